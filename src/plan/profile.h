@@ -22,7 +22,7 @@ typedef struct Profile {
     char device[96];
     int precision, fp8;
     ModelConfig model; // the number of layers may differ from the run's
-    int64_t tensor;
+    int64_t tensor, expert;
     bool sequence;
     double peak_tflops;       // peak of one rank with cores of its own; 0: unknown
     double optimizer_seconds; // AdamW, per element of a rank's states

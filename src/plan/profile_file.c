@@ -7,6 +7,7 @@
 #include "hardware_model.h"
 #include "base/json.h"
 #include "base/json_out.h"
+#include "config/gpus.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -82,9 +83,9 @@ int profile_write(const Profile *profile, const char *path, Error *err) {
     json_put_truth(&out, "causal", profile->model.causal);
     json_end(&out, '}');
     json_line(&out);
-    json_members(&out, "precision %s fp8 %s tensor %jd sequence? %d",
+    json_members(&out, "precision %s fp8 %s tensor %jd expert %jd sequence? %d",
                  config_word("train.precision", profile->precision), config_word("train.fp8", profile->fp8),
-                 profile->tensor, profile->sequence);
+                 profile->tensor, profile->expert, profile->sequence);
     json_line(&out);
     json_members(&out, "optimizer_ns_per_element %g norm_ns_per_element %g", 1e9 * profile->optimizer_seconds,
                  1e9 * profile->norm_seconds);
@@ -151,6 +152,7 @@ static int profile_read_all_(Profile *profile, const JsonValue *root, const char
     profile->precision = word_(root, "precision", "train.precision");
     profile->fp8 = json_find(root, "fp8") == NULL ? FP8_OFF : word_(root, "fp8", "train.fp8");
     profile->tensor = json_integer(root, "tensor", 0);
+    profile->expert = json_integer(root, "expert", 1); // absent in older profiles
     profile->sequence = truth_(root, "sequence");
     profile->optimizer_seconds = 1e-9 * profile_number_(root, "optimizer_ns_per_element");
     profile->norm_seconds = 1e-9 * profile_number_(root, "norm_ns_per_element");
@@ -183,8 +185,8 @@ static int profile_read_all_(Profile *profile, const JsonValue *root, const char
             seconds[k] = 1e-3 * profile_number_(from, timed_keys_[k]);
         if (split && (seconds[TIMED_INPUT] <= 0 || seconds[TIMED_WEIGHT] < 0))
             return profile_damaged_(path, "one of its stages lacks the times of a split backward", err);
-        if (stage.attention < 0 || stage.softmax < 0 || stage.micro_batch < 1 || stage.layers < 0 ||
-            seconds[TIMED_FORWARD] <= 0 || seconds[TIMED_BACKWARD] <= 0)
+        if (stage.attention < 0 || stage.softmax < 0 || stage.micro_batch < 1 || stage.micro_batch > 65536 ||
+            stage.layers < 0 || seconds[TIMED_FORWARD] <= 0 || seconds[TIMED_BACKWARD] <= 0)
             return profile_damaged_(path, "one of its stages is incomplete", err);
         profile_add(profile, &stage);
     }
@@ -206,16 +208,17 @@ int profile_read(Profile *profile, const char *path, Error *err) {
 // ---------------------------------------------------------------- answers
 
 // Returns whether an entry has the attention and the kind of stage of the run. A CPU has one softmax; flash attention
-// has no choice of softmax.
+// has no choice of softmax. Without layers, a stage between first and last has no times.
 static bool alike_(const Profile *profile, const ProfileStage *entry, const AttentionShape *attention, bool first,
                    bool last) {
     bool softmax = profile->cpu || attention->mode == ATTENTION_FLASH || entry->softmax == attention->softmax;
-    return entry->attention == attention->mode && softmax && entry->first == first && entry->last == last;
+    return entry->attention == attention->mode && softmax && entry->first == first && entry->last == last &&
+           (entry->layers > 0 || first || last);
 }
 
-// Returns, for one kind of stage, the entry nearest to a micro-batch size, other than `other_than`. kernel: only
-// entries with the same softmax kernel. Megatron-LM switches kernels at some size, and times across it cannot be
-// interpolated.
+// Returns, for one kind of stage, the entry nearest to a micro-batch size. other_than: an entry of another size, on
+// whose other side the result is, if there is one. kernel: only entries with the same softmax kernel. Megatron-LM
+// switches kernels at some size, and times across it cannot be interpolated.
 static const ProfileStage *nearest_(const Profile *profile, const AttentionShape *attention, bool first, bool last,
                                     bool kernel, const ProfileStage *other_than) {
     const ProfileStage *best = NULL;
@@ -223,6 +226,7 @@ static const ProfileStage *nearest_(const Profile *profile, const AttentionShape
     for (int64_t i = 0; i < profile->count; i++) {
         const ProfileStage *entry = &profile->stages[i];
         int64_t away = entry->micro_batch > b ? entry->micro_batch - b : b - entry->micro_batch;
+        if (other_than != NULL && (entry->micro_batch > b) == (other_than->micro_batch > b)) away += INT32_MAX;
         if (!alike_(profile, entry, attention, first, last) || away >= distance) continue;
         AttentionShape measured = *attention;
         measured.batch = entry->micro_batch;
@@ -236,22 +240,37 @@ static const ProfileStage *nearest_(const Profile *profile, const AttentionShape
     return best;
 }
 
+// Returns the layers of the complete model that was measured; 0 if the time of a layer alone is known, which makes the
+// times of other models known.
+static int64_t whole_(const Profile *profile, const AttentionShape *attention, int64_t stages) {
+    const ProfileStage *first = nearest_(profile, attention, true, stages == 1, false, NULL);
+    const ProfileStage *last = nearest_(profile, attention, false, true, false, NULL);
+    if (nearest_(profile, attention, false, false, false, NULL) != NULL) return 0;
+    return first->layers + (stages == 1 ? 0 : last->layers);
+}
+
 const char *profile_differs(const Profile *profile, const Config *config, const char *device, char *why, size_t size) {
     const char *kind = profile->cpu ? "cpu" : "cuda", *precision = config_word("train.precision", profile->precision);
-    const char *mode = config_word("attention.mode", config->attention.mode);
     const char *softmax = config_word("attention.softmax", config->attention.softmax), *lacks = NULL;
+    const Gpu *gpu = gpu_row(config->hardware.gpu), *measured = profile->cpu ? NULL : gpu_by_name(profile->device);
     AttentionShape run = {.batch = 1, .mode = config->attention.mode, .softmax = config->attention.softmax};
-    int64_t p = config->parallel.pipeline;
+    int64_t p = config->parallel.pipeline, whole;
     int extent = 0;
     while (extent < EXTENTS_ && extent_(&profile->model, extent) == extent_(&config->model, extent)) extent++;
-    // A kind of stage that the run has.
-    if (p == 1) lacks = nearest_(profile, &run, true, true, false, NULL) ? NULL : "stage that is first and last";
-    else if (!nearest_(profile, &run, true, false, false, NULL)) lacks = "first stage";
-    else if (!nearest_(profile, &run, false, true, false, NULL)) lacks = "last stage";
-    else if (p > 2 && !nearest_(profile, &run, false, false, false, NULL)) lacks = "stage between first and last";
+    for (int s = 0; s < p && lacks == NULL; s++) { // a kind of stage that the run has
+        bool first = s == 0, last = s == p - 1;
+        run.mode = config_attention(config, s);
+        if (nearest_(profile, &run, first, last, false, NULL) != NULL) continue;
+        lacks = first && last ? "stage that is first and last"
+                : first       ? "first stage"
+                : last        ? "last stage"
+                              : "stage between first and last";
+    }
     if (profile->cpu != hardware_is_cpu(config)) snprintf(why, size, "it is for hardware.device %s", kind);
     else if (device[0] != '\0' && strcmp(device, profile->device) != 0)
         snprintf(why, size, "it is for device %s, not %s", profile->device, device);
+    else if (gpu != NULL && measured != NULL && gpu != measured)
+        snprintf(why, size, "it is for device %s, not hardware.gpu %s", profile->device, gpu->word);
     else if (profile->model.family != config->model.family)
         snprintf(why, size, "it is for model.family %s", config_word("model.family", profile->model.family));
     else if (extent < EXTENTS_)
@@ -267,10 +286,15 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
         snprintf(why, size, "it is not for train.fp8 %s", config_word("train.fp8", config->train.fp8));
     else if (profile->tensor != config->parallel.tensor)
         snprintf(why, size, "it is for parallel.tensor %lld", (long long)profile->tensor);
+    else if (profile->expert != config->parallel.expert)
+        snprintf(why, size, "it is for parallel.expert %lld", (long long)profile->expert);
     else if (profile->sequence != config->parallel.sequence && profile->tensor > 1)
         snprintf(why, size, "it is for parallel.sequence %s", profile->sequence ? "true" : "false");
     else if (lacks != NULL)
-        snprintf(why, size, "it has no %s with attention.mode %s and attention.softmax %s", lacks, mode, softmax);
+        snprintf(why, size, "it has no %s with attention.mode %s and attention.softmax %s", lacks,
+                 config_word("attention.mode", run.mode), softmax);
+    else if ((whole = whole_(profile, &run, p)) > 0 && whole != config->model.layers)
+        snprintf(why, size, "without a stage between first and last, it is for model.layers %lld", (long long)whole);
     else return NULL;
     return why;
 }

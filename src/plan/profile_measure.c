@@ -79,7 +79,7 @@ static int measure_case_(const Session *at, bool forever, Result *result, Error 
     double seconds[TIMED_ACTIONS][MOST_RUNS];
     Emulation emulation = {0};
     EmulationTimes times;
-    Backend *be = emulation_backend(at->config, err);
+    Backend *be = emulation_backend(at->planner->config, err); // the threads of a rank of the run
     if (be == NULL) return -1;
     int status = emulation_create(&emulation, at->config, at->planner->model, at->list, &at->plan.stage[at->stage],
                                   &at->planner->hardware, be, err);
@@ -185,9 +185,10 @@ static int measure_stage_(Session *session, int stage, Error *err) {
     const Config *config = session->config;
     const char *mode = config_word("attention.mode", config->attention.mode);
     long long micro_batch = (long long)config->schedule.micro_batch;
+    int stages = (int)config->parallel.pipeline;
     Result result = {0};
     session->stage = stage;
-    session->list = list_of_one_((int)config->parallel.pipeline, stage, MICROBATCHES, err);
+    session->list = list_of_one_(stages, stage, MICROBATCHES, err);
     if (session->list == NULL) return -1;
     session->plan = plan_make(planner->model, config, session->list, planner->be);
     const PlanStage *planned = &session->plan.stage[stage];
@@ -196,8 +197,8 @@ static int measure_stage_(Session *session, int stage, Error *err) {
                 plan_lacks(bytes * at_a_time_(session), (double)hardware->host_bytes, reserve) <= 0;
     int status = fits ? run_case_(session, &result, err) : 0;
     if (!fits)
-        log_status(session->log, "%s attention, micro-batch %lld, stage %d: not measured, it does not fit", mode,
-                   micro_batch, stage);
+        log_status(session->log, "%s attention, micro-batch %lld, stage %d of %d: not measured, it does not fit", mode,
+                   micro_batch, stage, stages);
     if (status == 0 && result.done) {
         ProfileStage *took = &result.stage;
         took->attention = config->attention.mode;
@@ -210,9 +211,11 @@ static int measure_stage_(Session *session, int stage, Error *err) {
         session->optimizer += result.optimizer;
         session->optimized++;
         log_status(session->log,
-                   "%s attention, micro-batch %lld, stage %d: forward %.2f ms, backward %.2f ms, split %.2f + %.2f ms",
-                   mode, micro_batch, stage, 1e3 * took->seconds[TIMED_FORWARD], 1e3 * took->seconds[TIMED_BACKWARD],
-                   1e3 * took->seconds[TIMED_INPUT], 1e3 * took->seconds[TIMED_WEIGHT]);
+                   "%s attention, micro-batch %lld, stage %d of %d: forward %.2f ms, backward %.2f ms, "
+                   "split %.2f + %.2f ms",
+                   mode, micro_batch, stage, stages, 1e3 * took->seconds[TIMED_FORWARD],
+                   1e3 * took->seconds[TIMED_BACKWARD], 1e3 * took->seconds[TIMED_INPUT],
+                   1e3 * took->seconds[TIMED_WEIGHT]);
         profile_add(session->profile, took);
     }
     plan_free(&session->plan);
@@ -255,12 +258,16 @@ static int measure_size_(Session *session, int mode, int64_t b, Error *err) {
         config_spread_layers(config, p); // measured with one chunk per stage, whatever the schedule
     if (measure_stage_(session, 0, err) != 0) return -1;
     if (p > 1 && measure_stage_(session, p - 1, err) != 0) return -1;
-    // With two stages, some chunks are neither first nor last. They are measured as the middle stage of three.
-    if (p == 2 && config->model.layers > 2) {
+    // The time of a layer alone is that of a middle stage, of the run or of three. Other chunks may be in the middle.
+    int middle = 1;
+    while (middle < p - 2 && config_layers(config, p, middle) == 0) middle++;
+    if (p <= 2 || config_layers(config, p, middle) == 0) {
+        if (config->model.layers <= 2) return 0;
         config->parallel.pipeline = 3;
         config_spread_layers(config, 3);
+        middle = 1;
     }
-    return config->parallel.pipeline > 2 ? measure_stage_(session, 1, err) : 0;
+    return measure_stage_(session, middle, err);
 }
 
 // Measures the stages of a configuration (the first, one in the middle, the last) at micro-batch sizes 1, 2, 4, 8 and
@@ -297,6 +304,7 @@ int profile_command(const Config *config, const Model *model, const Log *log, Er
                             .fp8 = plain->train.fp8,
                             .model = plain->model,
                             .tensor = plain->parallel.tensor,
+                            .expert = plain->parallel.expert,
                             .sequence = plain->parallel.sequence};
         snprintf(profile.device, sizeof profile.device, "%s", be->device);
         be->destroy(be);

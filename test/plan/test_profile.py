@@ -166,6 +166,34 @@ def test_the_plan_is_made_of_what_was_measured(folder, config, profile):
     assert abs(told["step_ms"] / (1000 * 3 * 4 * (8 + 1)) - 1) < 0.25
 
 
+@pytest.mark.thorough
+def test_a_size_that_was_not_measured_is_between_its_neighbours(folder, config, profile):
+    milliseconds = {1: 1000, 2: 2000, 4: 4000, 8: 80000}
+    path = edited(profile, folder, by_entry(lambda entry: entry.update(
+        {key: milliseconds[entry["micro_batch"]] * entry["layers"] for key in entry if key.endswith("_ms")})))
+    told = planned(config, path, "train.global_batch=40", "schedule.micro_batch=5")
+    assert told["step_ms"] > 8 * 3 * (4000 + 76000 / 4) * 2
+
+
+@pytest.mark.thorough
+@pytest.mark.soak
+@pytest.mark.parametrize("stages, layers", [(1, "auto"), (4, [5, 0, 2, 1]), (3, [4, 0, 4])])
+def test_a_layer_alone_is_measured_for_every_number_of_stages(tmp_path, stages, layers):
+    """Without it, the plan of a stage with other layers, or of all stages, would not be that of measured times."""
+    config, path = write_config(tmp_path, parallel=f"{{pipeline: {stages}}}"), tmp_path / "profile.json"
+    keys = [f"parallel.layers={layers}", "train.global_batch=4", "schedule.micro_batch=1", "schedule.bpipe=off"]
+    ended = command("llama", "-c", config, "--profile", *as_options(f"hardware.profile={path}", *keys))
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(path.read_text())
+    assert [one["layers"] > 0 for one in told["stages"] if not one["first"] and not one["last"]]
+    steps = []
+    for scale in (1000, 10000):
+        longer = edited((path,), tmp_path, by_entry(lambda entry: entry.update(
+            {key: scale * entry[key] for key in entry if key.endswith("_ms")})))
+        steps.append(planned(config, longer, *keys)["step_ms"])
+    assert steps[1] / steps[0] == pytest.approx(10, rel=0.02)
+
+
 def seconds_by(folder, config, profile, change, split):
     """Returns the planned seconds of a step of two stages. The profile has 1 s per layer for a forward, an I and a W;
     `change` modifies its entries."""
@@ -228,6 +256,13 @@ def test_a_profile_named_on_the_command_line_has_to_belong_to_the_run(folder, co
     assert "model.family llama" in refused(write_config(folder, "gpt"), path, family="gpt")
     other = edited(profile, folder, lambda told: told["device"].update(name="Babbage's engine"))
     assert "it is for device Babbage's engine, not " in refused(config, other)
+    other = edited(profile, folder, lambda told: told.update(expert=2))
+    assert "parallel.expert 2" in refused(config, other)
+    name = "NVIDIA H100 80GB HBM3"
+    other = edited(profile, folder, lambda told: told["device"].update(kind="cuda", name=name))
+    gpu = ("hardware.device=cuda", "hardware.peak_tflops=auto", "hardware.gpu=")
+    assert f"it is for device {name}, not hardware.gpu b200" in refused(config, other, *gpu[:2], gpu[2] + "b200")
+    assert planned(config, other, *gpu[:2], gpu[2] + "h100")["source"] == "profile"
     assert "nowhere.json" in refused(config, folder / "nowhere.json")
 
 
@@ -263,7 +298,14 @@ def test_what_was_not_measured_is_not_called_measured(folder, config, profile):
     assert "has no last stage with attention.mode flash" in refused(config, path)
     path = edited(profile, folder, keep(lambda entry: entry["first"] or entry["last"]))
     assert "has no stage between first and last" in refused(config, path)
-    assert planned(config, path, "parallel.pipeline=2")["source"] == "profile"
+    # Without the time of a layer alone, those of embedding and head are not known.
+    assert "without a stage between first and last, it is for model.layers 5" in refused(
+        config, path, "parallel.pipeline=2")
+    assert planned(config, path, "parallel.pipeline=2", "model.layers=5")["source"] == "profile"
+    listed = edited(profile, folder, keep(lambda entry: entry["attention"] != "none"))
+    modes = "has no stage between first and last with attention.mode none"
+    assert modes in refused(config, listed, "attention.mode=[flash, none, recompute]")
+    path = edited(profile, folder, keep(lambda entry: entry["first"] or entry["last"]))
     hardware = f'{{device: cpu, peak_tflops: 0.05, reserve_gib: 0.1, profile: "{path}"}}'
     lying_around = write_config(folder, parallel="{pipeline: 3}", schedule="{micro_batch: 2}", hardware=hardware)
     ended = command("llama", "-c", lying_around, "--plan", "--json")
