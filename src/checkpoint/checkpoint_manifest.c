@@ -313,6 +313,18 @@ int checkpoint_newest(const char *dir, CheckpointName *newest, Error *err) {
     return status;
 }
 
+// Returns whether checkpoint.keep_every of the start that saved a checkpoint keeps it.
+static bool saved_to_stay_(const char *path, int64_t step) {
+    char training[CHECKPOINT_PATH];
+    Json json = {0};
+    if (file_join(training, path, CHECKPOINT_TRAINING, NULL) != 0) return false;
+    json_read_file(&json, training, NULL);
+    const JsonValue *then = json_find(json_find(json.root, "config"), "checkpoint");
+    int64_t every = json_integer(then, "every", 0), keep_every = json_integer(then, "keep_every", 0);
+    json_free(&json);
+    return every > 0 && keep_every > 0 && step % every == 0 && step / every % keep_every == 0;
+}
+
 void checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *newest, PassedOver passed) {
     CheckpointName *list;
     const char *dir = config->dir;
@@ -326,8 +338,8 @@ void checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *
         if (!found->complete || over != (k >= count)) continue;
         bool ours = found->run == run;
         bool goes = ours ? own++ >= config->keep && (spared == 0 || found->step % spared != 0) : config->overwrite;
-        if (!goes || strcmp(found->name, newest) == 0) continue;
-        if (file_join(path, dir, found->name, NULL) == 0) directory_remove(path);
+        if (!goes || strcmp(found->name, newest) == 0 || file_join(path, dir, found->name, NULL) != 0) continue;
+        if (!ours || !saved_to_stay_(path, found->step)) directory_remove(path);
     }
     free(list);
 }

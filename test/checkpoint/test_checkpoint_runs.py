@@ -321,6 +321,15 @@ def test_a_resume_after_the_decay_of_the_rate_says_that_it_rises(small, tmp_path
     assert "decayed" not in small.run(longer, resume=tmp_path / "saved" / "step_00000004").stderr
 
 
+def test_a_checkpoint_for_keeps_outlives_a_resume_with_another_interval(small, tmp_path):
+    """The older checkpoints were kept by their run's every and keep_every, whatever a later start has."""
+    saved = tmp_path / "saved"
+    small.run(saving(saved, 1, keep=1), {"checkpoint.keep_every": 3})
+    assert checkpoint_names(saved) == ["step_00000003", "step_00000006", "step_00000008"]
+    small.run(saving(saved, 2, keep=1), {"train.steps": 12, "checkpoint.keep_every": 5}, resume=saved)
+    assert checkpoint_names(saved) == ["step_00000003", "step_00000006", "step_00000010", "step_00000012"]
+
+
 def test_data_that_repeat_are_said(small):
     assert "the run repeats" not in small.whole.stderr
     told = small.run({"train.steps": 300}).stderr
