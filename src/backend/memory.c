@@ -45,11 +45,3 @@ void memory_note_peak(const MemoryBytes *held, MemoryBytes *peak) {
 }
 
 int64_t memory_pages(int64_t bytes, int64_t page) { return page == 0 ? bytes : (bytes + page - 1) / page * page; }
-
-int64_t memory_round(int64_t bytes) { return memory_pages(bytes, MEMORY_ALIGN); }
-
-void *layout_take(Layout *layout, int64_t bytes) {
-    void *at = layout->base == NULL ? NULL : layout->base + layout->used;
-    layout->used += memory_round(bytes);
-    return at;
-}

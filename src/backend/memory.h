@@ -42,7 +42,7 @@ void memory_note_peak(const MemoryBytes *held, MemoryBytes *peak); // sets *peak
 
 // Sizes are rounded up to multiples of this, so that every buffer starts on a cache line and a transfer segment.
 enum { MEMORY_ALIGN = 256 };
-int64_t memory_round(int64_t bytes);
+static inline int64_t memory_round(int64_t bytes) { return (bytes + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN; }
 int64_t memory_pages(int64_t bytes, int64_t page); // rounds up to pages; unchanged if page is 0
 
 // A cursor that lays buffers out one after another. With base NULL it only counts bytes. The same code computes the
@@ -52,6 +52,10 @@ typedef struct Layout {
     int64_t used;
 } Layout;
 
-void *layout_take(Layout *layout, int64_t bytes);
+static inline void *layout_take(Layout *layout, int64_t bytes) {
+    void *at = layout->base == NULL ? NULL : layout->base + layout->used;
+    layout->used += memory_round(bytes);
+    return at;
+}
 
 __END_DECLS

@@ -42,17 +42,25 @@ void memo_free(Memo *memo) {
     free(memo);
 }
 
-// Four words at a time, whose products do not wait for each other.
+static inline uint64_t mix_(uint64_t hash, uint64_t word) {
+    hash = (hash ^ word) * 1099511628211u;
+    return hash ^ hash >> 29;
+}
+
+// Three words at a time, whose products do not wait for each other; compilers would make vectors of four, whose
+// products are slow.
 static uint64_t hash_(const void *key, size_t size) {
-    enum { LANES = 4 };
-    uint64_t lanes[LANES] = {1469598103934665603u, 2, 3, 4}, hash = 0, word;
-    for (size_t i = 0; i < size; i += sizeof word) {
-        uint64_t *lane = &lanes[i / sizeof word % LANES];
-        memcpy(&word, (const char *)key + i, sizeof word);
-        *lane = (*lane ^ word) * 1099511628211u, *lane ^= *lane >> 29;
+    uint64_t a = 1469598103934665603u, b = 2, c = 3, words[3];
+    size_t at = 0;
+    for (; at + sizeof words <= size; at += sizeof words) {
+        memcpy(words, (const char *)key + at, sizeof words);
+        a = mix_(a, words[0]), b = mix_(b, words[1]), c = mix_(c, words[2]);
     }
-    for (int i = 0; i < LANES; i++) hash = (hash ^ lanes[i]) * 1099511628211u, hash ^= hash >> 29;
-    return hash;
+    for (; at < size; at += sizeof *words) {
+        memcpy(words, (const char *)key + at, sizeof *words);
+        a = mix_(a, *words);
+    }
+    return mix_(mix_(a, b), c);
 }
 
 static Pair *find_(const Memo *memo, const void *key, uint64_t hash) {

@@ -16,24 +16,16 @@ void number_set_free(NumberSet *set) { free(set->words); }
 
 void number_set_clear(NumberSet *set) { memset(set->words, 0, (size_t)set->count * sizeof *set->words); }
 
-static uint64_t bit_(int number) { return (uint64_t)1 << (number % WORD); }
-
-void number_set_add(NumberSet *set, int number) { set->words[number / WORD] |= bit_(number); }
-
-void number_set_remove(NumberSet *set, int number) { set->words[number / WORD] &= ~bit_(number); }
-
-bool number_set_has(const NumberSet *set, int number) { return (set->words[number / WORD] & bit_(number)) != 0; }
-
 int number_set_before(const NumberSet *set, int number) {
     int at = number / WORD;
-    uint64_t below = set->words[at] & (bit_(number) - 1);
+    uint64_t below = set->words[at] & (number_set_bit(number) - 1);
     while (below == 0 && at > 0) below = set->words[--at];
     return below == 0 ? -1 : at * WORD + WORD - 1 - __builtin_clzll(below);
 }
 
 int number_set_after(const NumberSet *set, int number) {
     int at = ++number / WORD; // from the smallest number that can be returned
-    uint64_t from = set->words[at] & ~(bit_(number) - 1);
+    uint64_t from = set->words[at] & ~(number_set_bit(number) - 1);
     while (from == 0 && ++at < set->count) from = set->words[at];
     return from == 0 ? -1 : at * WORD + __builtin_ctzll(from);
 }

@@ -10,6 +10,8 @@ static inline int min_int(int a, int b) { return a < b ? a : b; }
 static inline int max_int(int a, int b) { return a > b ? a : b; }
 static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+// Unlike fmin and fmax, these are not calls, and NaN is not skipped.
+static inline double min_double(double a, double b) { return a < b ? a : b; }
 static inline double max_double(double a, double b) { return a > b ? a : b; }
 
 // Orders doubles for qsort, smallest first.

@@ -20,7 +20,7 @@ void config_plan_device(Config *config) {
 // Writes a field as the member `name`, or as an array entry if `name` is NULL. The words true and false become JSON
 // booleans. An entry of a list is a value, an object of named parts, or a tuple.
 static void put_field_(JsonOut *out, const char *name, const Config *config, const ConfigKey *key, const void *field) {
-    int64_t whole = key->type == KEY_INT || key->type == KEY_WORD ? config_get_whole(key, field) : 1;
+    int64_t whole = key->type == KEY_INT || key->type == KEY_WORD ? config_get_whole(key->size, field) : 1;
     bool zero = key->type == KEY_NUMBER ? *(const double *)field == 0 : key->type == KEY_INT && whole == 0;
     const char *word = zero ? key->zero_word : NULL;
     if (key->type == KEY_WORD) word = key->words[whole];

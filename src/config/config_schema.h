@@ -73,8 +73,17 @@ bool config_at_default(const Config *config, const char *name);
 void config_write_field(const Config *config, const ConfigKey *key, const void *field, FILE *file);
 
 // Read and write the field of an integer, a word or a bool. The field has key->size bytes.
-int64_t config_get_whole(const ConfigKey *key, const void *field);
-void config_set_whole(const ConfigKey *key, void *field, int64_t value);
+static inline int64_t config_get_whole(size_t size, const void *field) {
+    if (size == 1) return *(const int8_t *)field;
+    if (size == 2) return *(const int16_t *)field;
+    return size == 4 ? *(const int32_t *)field : *(const int64_t *)field;
+}
+static inline void config_set_whole(size_t size, void *field, int64_t value) {
+    if (size == 1) *(int8_t *)field = (int8_t)value;
+    if (size == 2) *(int16_t *)field = (int16_t)value;
+    if (size == 4) *(int32_t *)field = (int32_t)value;
+    if (size == 8) *(int64_t *)field = value;
+}
 // Set a list: call config_list_begin, then config_list_add for each entry and config_list_set for each of its values
 // (part: index in key->list->parts). Return -1 with err if the key is not a list or the list is full.
 int config_list_begin(Config *config, const ConfigKey *key, Error *err);

@@ -67,19 +67,6 @@ static int read_decimal_(const Config *config, const ConfigKey *key, ConfigScala
     return errno == ERANGE ? refuse_(config, key, scalar, "does not fit a 64-bit number", err) : 0;
 }
 
-int64_t config_get_whole(const ConfigKey *key, const void *field) {
-    if (key->size == 1) return *(const int8_t *)field;
-    if (key->size == 2) return *(const int16_t *)field;
-    return key->size == 4 ? *(const int32_t *)field : *(const int64_t *)field;
-}
-
-void config_set_whole(const ConfigKey *key, void *field, int64_t value) {
-    if (key->size == 1) *(int8_t *)field = (int8_t)value;
-    if (key->size == 2) *(int16_t *)field = (int16_t)value;
-    if (key->size == 4) *(int32_t *)field = (int32_t)value;
-    if (key->size == 8) *(int64_t *)field = value;
-}
-
 // Reads from the metrics file of a run how unevenly its experts were chosen: the mean of `spread` over the steps in its
 // last 16 MiB. -1 with err.
 static int read_spread_(const char *path, double *spread, Error *err) {
@@ -151,7 +138,7 @@ static int set_int_(Config *config, const ConfigKey *key, ConfigScalar scalar, E
     bool octal = first[0] == '0' && isdigit((unsigned char)first[1]);
     if (octal) snprintf(what, sizeof what, "is not written as an integer (%.0Lf)", whole);
     if (octal || fabsl(exact - whole) > 1e-18L * fabsl(whole)) return refuse_(config, key, scalar, what, err);
-    config_set_whole(key, field_(config, key), (int64_t)whole);
+    config_set_whole(key->size, field_(config, key), (int64_t)whole);
     return 0;
 }
 
@@ -179,7 +166,7 @@ static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
         const char *word = key->words[i];
         bool same = truth >= 0 && truth_((ConfigScalar){word, strlen(word), false}) == truth;
         if (!same && !value_is_(scalar, key->words[i])) continue;
-        config_set_whole(key, field_(config, key), i);
+        config_set_whole(key->size, field_(config, key), i);
         return 0;
     }
     const char *typed = scalar.text, *hint = hint_for_word(key->name, typed), *near = hint;
@@ -234,7 +221,7 @@ int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error 
     if (config_is_null(scalar)) return config_refuse(config, key, "has no value", err);
     if (key->zero_word != NULL && value_is_(scalar, key->zero_word)) return set_zero_(config, key);
     if (key->type == KEY_INT && key->words != NULL && value_is_(scalar, key->words[0])) {
-        config_set_whole(key, field_(config, key), -1);
+        config_set_whole(key->size, field_(config, key), -1);
         return 0;
     }
     static int (*const setters[])(Config *, const ConfigKey *, ConfigScalar, Error *) = {

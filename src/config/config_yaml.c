@@ -356,11 +356,11 @@ static void fill_from_gpu_(Config *config) {
         int given = config->place[key - config_keys];
         bool whole = key->type == KEY_INT;
         if (given == CONFIG_OVERRIDE || (given != CONFIG_DEFAULT && !overridden)) continue;
-        double old = whole ? (double)config_get_whole(key, field) : *(double *)field;
+        double old = whole ? (double)config_get_whole(key->size, field) : *(double *)field;
         if (given != CONFIG_DEFAULT && old != rows[i].value)
             text_add(replaced, sizeof config->replaced, "%s%s %.6g by %.6g", replaced[0] != '\0' ? ", " : "",
                      config_short_name(key), old, rows[i].value);
-        if (whole) config_set_whole(key, field, (int64_t)rows[i].value);
+        if (whole) config_set_whole(key->size, field, (int64_t)rows[i].value);
         else *(double *)field = rows[i].value;
     }
 }

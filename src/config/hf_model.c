@@ -40,7 +40,7 @@ static int put_(HfModel *found, const ConfigKey *key, double value, const char *
         return error_set(err, EXIT_USAGE, "%s: %s is %g, not a whole number of at most 2^53; is the file damaged?",
                          found->path, word, value);
     if (key->type == KEY_NUMBER) *(double *)field = value;
-    else config_set_whole(key, field, (int64_t)value);
+    else config_set_whole(key->size, field, (int64_t)value);
     return 0;
 }
 

@@ -92,7 +92,7 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
 static double misaligned_(int64_t extent) { return extent % 8 == 0 ? 1 : 398.0 / 273.0; }
 
 double cost_product(const Cost *cost, double count, int64_t m, int64_t n, int64_t k) {
-    double flops = count * 2 * (double)m * (double)n * (double)k, slower = fmax(misaligned_(n), misaligned_(k));
+    double flops = count * 2 * (double)m * (double)n * (double)k, slower = max_double(misaligned_(n), misaligned_(k));
     return slower * flops * (1 + cost->half / (double)k) / (cost->flops * cost->efficiency) + cost->launch;
 }
 
@@ -136,8 +136,9 @@ double cost_waves(const Cost *cost, double count, int64_t m, int64_t n, int mult
     double best = 0, fewer = (double)cost->multiprocessors / multiprocessors;
     if (count * (double)m * (double)n < 128.0 * 256 * multiprocessors) return fewer;
     for (int width = 256; width >= 64 && best < FULL; width -= 32)
-        best = fmax(best, fmax(fill_(count, m, n, width, multiprocessors), fill_(count, n, m, width, multiprocessors)));
-    return fewer * fmax(1, FULL / best);
+        best = max_double(
+            best, max_double(fill_(count, m, n, width, multiprocessors), fill_(count, n, m, width, multiprocessors)));
+    return fewer * max_double(1, FULL / best);
 }
 
 double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim, int64_t value_dim, bool backward) {
@@ -149,20 +150,18 @@ double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim,
     return flops / (cost->flops * share);
 }
 
-double cost_pass(const Cost *cost, double bytes) { return bytes / cost->memory_rate; }
-
 // A launch: on Hopper and Blackwell GPUs, the tables' products take 2.4 to 3.1 us in addition to their FLOPs
 // (GpuKernels).
 double cost_kernel(const Cost *cost, double bytes) {
     static const double LAUNCH = 2.5e-6; // seconds
-    return bytes > 0 && cost->multiprocessors > 0 ? fmax(cost_pass(cost, bytes), LAUNCH) : cost_pass(cost, bytes);
+    return bytes > 0 && cost->multiprocessors > 0 ? max_double(cost_pass(cost, bytes), LAUNCH) : cost_pass(cost, bytes);
 }
 
 // Interpolates the bandwidths of `row`, linearly in the logarithms of size and bandwidth. Below the first size, extends
 // the first segment; above the last size, returns the last bandwidth. A longer collective never takes less time.
 static double measured_rate_(const uint16_t *row, double bytes) {
     static const double sizes[GPU_SIZES] = {1, 4, 16, 32, 64, 128, 256, 512};
-    double mib = fmin(bytes / MIB, sizes[GPU_SIZES - 1]);
+    double mib = min_double(bytes / MIB, sizes[GPU_SIZES - 1]);
     int i = 0;
     while (i + 2 < GPU_SIZES && sizes[i + 1] < mib) i++;
     double part = log(mib / sizes[i]) / log(sizes[i + 1] / sizes[i]);
@@ -175,7 +174,7 @@ double cost_collective_rate(const Cost *cost, CostCollective kind, double bytes,
     int most = 3;
     while (most > 0 && rows[most - 1][0] == 0) most--;
     if (most == 0 || bytes <= 0) return cost->tensor;
-    double at = fmin(log2(fmax(ranks, 2)) - 1, most - 1);
+    double at = min_double(log2(max_double(ranks, 2)) - 1, most - 1);
     int row = (int)at;
     double rate = measured_rate_(rows[row], bytes);
     return at > row ? rate * pow(measured_rate_(rows[row + 1], bytes) / rate, at - row) : rate;
@@ -196,7 +195,7 @@ static double sent_(CostCollective kind, double bytes, int ranks) {
 double cost_collective(const Cost *cost, CostCollective kind, double bytes, int ranks) {
     double seconds = sent_(kind, bytes, ranks) / cost_collective_rate(cost, kind, bytes, ranks);
     if (cost->collectives[0][0] == 0) return seconds + (kind == COST_ALL_REDUCE ? 2 : 1) * cost->latency;
-    return fmax(seconds, cost->latency);
+    return max_double(seconds, cost->latency);
 }
 
 // On H100s, copies of 1 byte to 1 KB to another GPU take 2.3 us each if the host costs nothing, those of 64 KB 2.5
@@ -207,18 +206,16 @@ double cost_copy(const Cost *cost, double bytes) {
 }
 
 // A collective by copies waits for one flag before its rows and one after them, which together take one latency.
-double cost_flag(const Cost *cost) { return cost->latency / 2; }
-
 // Three copies for each peer: a flag that permits it to write, rows, which wait for the first such flag, and a flag
 // after the rows.
 double cost_copies(const Cost *cost, double bytes, int ranks, bool follows) {
     double peers = ranks - 1, flag = cost_copy(cost, 0);
-    double ready = follows ? 0 : fmax(peers * flag, flag + cost_flag(cost));
+    double ready = follows ? 0 : max_double(peers * flag, flag + cost_flag(cost));
     return ready + peers * (cost_copy(cost, bytes / ranks) + flag);
 }
 
 double cost_collective_between(const Cost *cost, CostCollective kind, double bytes, int ranks, int nodes, double rate) {
-    double rounds = kind == COST_ALL_REDUCE ? 2 * fmin(0.5 * nodes, ceil(log2(ranks))) : 0.5 * nodes;
+    double rounds = kind == COST_ALL_REDUCE ? 2 * min_double(0.5 * nodes, ceil(log2(ranks))) : 0.5 * nodes;
     return sent_(kind, bytes, ranks) / rate + rounds * cost->latency;
 }
 
@@ -230,7 +227,7 @@ double cost_exchange_flow(double bytes) {
 double cost_exchange(const Cost *cost, double inside, int near, double between, double rate) {
     double all = near > 1 ? inside * near / (near - 1) : 0;
     double seconds = near > 1 ? cost_collective(cost, COST_EXCHANGE, all, near) : 0;
-    return between > 0 ? fmax(seconds, cost_exchange_flow(between) / rate + cost->latency) : seconds;
+    return between > 0 ? max_double(seconds, cost_exchange_flow(between) / rate + cost->latency) : seconds;
 }
 
 double cost_message(const Cost *cost, double bytes, double rate) { return bytes / rate + cost->latency; }

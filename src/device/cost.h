@@ -79,7 +79,7 @@ double cost_waves(const Cost *cost, double count, int64_t m, int64_t n, int mult
 double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim, int64_t value_dim, bool backward);
 
 // Returns the seconds to read or write `bytes` in the device's memory.
-double cost_pass(const Cost *cost, double bytes);
+static inline double cost_pass(const Cost *cost, double bytes) { return bytes / cost->memory_rate; }
 
 // Returns the seconds of a kernel that reads or writes `bytes` and is launched by itself: on a GPU at least the time
 // from one launch to the next.
@@ -98,7 +98,7 @@ double cost_copy(const Cost *cost, double bytes);
 double cost_copies(const Cost *cost, double bytes, int ranks, bool follows);
 
 // Returns the seconds until a stream of one GPU sees a word that another GPU wrote.
-double cost_flag(const Cost *cost);
+static inline double cost_flag(const Cost *cost) { return cost->latency / 2; }
 
 // Returns the bytes/s that one rank sends in a collective.
 double cost_collective_rate(const Cost *cost, CostCollective kind, double bytes, int ranks);

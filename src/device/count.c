@@ -17,22 +17,6 @@
 
 #pragma GCC diagnostic ignored "-Wunused-parameter" // operands are counted, not read
 
-void account_add(Account *a, const Account *b, double factor) {
-    a->peak += factor * b->peak;
-    a->products += factor * b->products;
-    a->attention += factor * b->attention;
-    a->passes += factor * b->passes;
-    a->exposed += factor * b->exposed;
-    a->exchange += factor * b->exchange;
-    a->uneven += factor * b->uneven;
-    a->count += factor * b->count;
-}
-
-double account_total(const Account *account) {
-    return account->products + account->attention + account->passes + account->exposed + account->exchange +
-           account->uneven;
-}
-
 // Returns the table entry for a price. If its `what` differs, the caller has to compute the price.
 static Priced *priced_(Priced *table, int64_t what, int64_t size) {
     uint64_t hash = ((uint64_t)what * 31 + (uint64_t)size) * 0x9e3779b97f4a7c15u;
@@ -62,7 +46,7 @@ static double waves_(Clocks *clocks, int64_t m, int64_t n, int blocks) {
 static int chosen_(const Backend *be, double flops) {
     const Clocks *clocks = clocks_(be);
     int all = clocks->cost->multiprocessors, kept = clocks->flight > 0 ? COMPUTE_CTAS : BESIDE_CTAS;
-    double flight = fmax(clocks->flight, be->gathering);
+    double flight = max_double(clocks->flight, be->gathering);
     bool loses_more = flops * kept > flight * (all - kept);
     if (!be->summing && (flight == 0 || loses_more)) kept = be->moving ? LINK_CTAS : 0;
     return all > kept ? all - kept : all;
@@ -74,15 +58,15 @@ static void kernel_(Backend *be, double flops, double seconds, double slower, do
     *account += seconds;
     clocks->spent.exposed += slower;
     clocks->compute += seconds + slower;
-    clocks->flight = fmax(0, clocks->flight - flops);
+    clocks->flight = max_double(0, clocks->flight - flops);
 }
 
 // Returns the extra seconds of a kernel whose blocks are short: it runs on the multiprocessors that others leave.
 static double beside_(const Backend *be, double seconds) {
     const Clocks *clocks = clocks_(be);
-    double all = clocks->cost->multiprocessors, window = fmax(0, clocks->busy - clocks->compute), slower = 0;
-    if (all > COMPUTE_CTAS) slower = fmin(without_(seconds, COMPUTE_CTAS, all), window * COMPUTE_CTAS / all);
-    if (all > BESIDE_CTAS && be->summing) slower = fmax(slower, without_(seconds, BESIDE_CTAS, all));
+    double all = clocks->cost->multiprocessors, window = max_double(0, clocks->busy - clocks->compute), slower = 0;
+    if (all > COMPUTE_CTAS) slower = min_double(without_(seconds, COMPUTE_CTAS, all), window * COMPUTE_CTAS / all);
+    if (all > BESIDE_CTAS && be->summing) slower = max_double(slower, without_(seconds, BESIDE_CTAS, all));
     return slower;
 }
 
@@ -94,9 +78,10 @@ static void tiles_(Backend *be, int64_t m, int64_t n, double flops, double secon
     const Cost *cost = clocks->cost;
     int all = cost->multiprocessors, blocks = cost->persistent ? chosen_(be, flops) : all;
     clocks->spent.count++;
-    double alone = seconds * waves_(clocks, m, n, all), window = fmax(0, clocks->busy - clocks->compute);
+    double alone = seconds * waves_(clocks, m, n, all), window = max_double(0, clocks->busy - clocks->compute);
     if (!cost->persistent) return kernel_(be, flops, alone, beside_(be, alone), account);
-    double fewer = seconds * waves_(clocks, m, n, blocks), late = blocks > all - COMPUTE_CTAS ? fmin(fewer, window) : 0;
+    double fewer = seconds * waves_(clocks, m, n, blocks),
+           late = blocks > all - COMPUTE_CTAS ? min_double(fewer, window) : 0;
     kernel_(be, flops, alone, fewer + late - alone, account);
 }
 
@@ -130,7 +115,7 @@ static void experts_(Backend *be, int64_t rows, int64_t experts, int64_t n, int6
     assert(cost->flops > 0 && clocks->fullest >= 1);
     clocks->spent.peak += flops / cost->flops;
     double seconds = cost_experts(cost, balanced, experts, n, k, element, adds);
-    double more = fmax(0, cost_experts(cost, rows, experts, n, k, element, adds) - seconds);
+    double more = max_double(0, cost_experts(cost, rows, experts, n, k, element, adds) - seconds);
     int64_t tall = experts > 1 ? 0 : adds ? k : balanced; // cost_experts knows how a loop fills the device
     for (int64_t e = 0; e < experts; e++) {
         tiles_(be, tall, n, flops / loop, seconds / loop, &clocks->spent.products);
@@ -353,11 +338,11 @@ static bool inside_(const void *data, int64_t bytes, const void *memory, int64_t
 static void start_(CountComm *self, double seconds, double sent, bool copies, CommRequest *request) {
     Clocks *clocks = self->clocks;
     bool shares = self->links.beside && self->links.rate > 0;
-    double free = shares ? fmax(self->queue, clocks->gathered) : self->queue;
-    self->queue = fmax(free, clocks->compute) + seconds;
+    double free = shares ? max_double(self->queue, clocks->gathered) : self->queue;
+    self->queue = max_double(free, clocks->compute) + seconds;
     if (shares) clocks->gathered = self->queue;
     if (!copies && !self->rests) {
-        clocks->busy = fmax(clocks->busy, self->queue);
+        clocks->busy = max_double(clocks->busy, self->queue);
         if (!self->links.beside) clocks->flight += sent * clocks->flops_per_sent_byte;
     }
     double end = self->queue + (copies && !self->rests ? cost_flag(clocks->cost) : 0);
@@ -415,7 +400,8 @@ static int exchange_(Comm *comm, void *out, const int64_t *received, const void 
         double *way = q >= first && q < first + near ? stays : leaves;
         if (q != comm->rank) way[0] += (double)sent[q], way[1] += (double)received[q];
     }
-    double inside = fmax(stays[0], stays[1]), between = fmax(leaves[0], leaves[1]), full = self->clocks->fullest;
+    double inside = max_double(stays[0], stays[1]), between = max_double(leaves[0], leaves[1]),
+           full = self->clocks->fullest;
     if (self->clocks->once && near < comm->size) {
         // the expected number of nodes that a token's copies reach, per copy, if all nodes have equally many experts
         double nodes = (double)comm->size / near, copies = (double)self->clocks->copies;
@@ -436,13 +422,13 @@ static int test_(Comm *comm, CommRequest *request, Error *err) {
     if (!request->active) return 1;
     memcpy(&end, &request->detail[END], sizeof end);
     if (end == ((CountComm *)comm->self)->queue) clocks->flight = 0; // the group's last one
-    double waits = fmax(0, end - clocks->compute), sum = cost_pass(clocks->cost, (double)request->detail[SUMS]);
+    double waits = max_double(0, end - clocks->compute), sum = cost_pass(clocks->cost, (double)request->detail[SUMS]);
     clocks->compute += waits + sum;
     if (request->detail[EXCHANGE] != 0) {
         double even;
         memcpy(&even, &request->detail[EVEN], sizeof even);
-        clocks->spent.exchange += fmin(waits, even);
-        clocks->spent.uneven += fmax(0, waits - even);
+        clocks->spent.exchange += min_double(waits, even);
+        clocks->spent.uneven += max_double(0, waits - even);
     } else {
         clocks->spent.exposed += waits + sum;
     }

@@ -30,8 +30,21 @@ typedef struct Account {
 } Account;
 
 // a += factor * b
-void account_add(Account *a, const Account *b, double factor);
-double account_total(const Account *account);
+static inline void account_add(Account *a, const Account *b, double factor) {
+    a->peak += factor * b->peak;
+    a->products += factor * b->products;
+    a->attention += factor * b->attention;
+    a->passes += factor * b->passes;
+    a->exposed += factor * b->exposed;
+    a->exchange += factor * b->exchange;
+    a->uneven += factor * b->uneven;
+    a->count += factor * b->count;
+}
+
+static inline double account_total(const Account *account) {
+    return account->products + account->attention + account->passes + account->exposed + account->exchange +
+           account->uneven;
+}
 
 // A cached cost of one collective, or of the last wave of one product.
 typedef struct Priced {

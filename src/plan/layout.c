@@ -347,15 +347,12 @@ void layout_put(RunLayout *layout, int index, int64_t value) {
     *(int32_t *)(void *)((char *)layout + layout_keys[index].offset) = (int32_t)value;
 }
 
-static ConfigKey value_key_(const LayoutKey *row) { return (ConfigKey){.size = row->size}; }
-
 RunLayout layout_of(const Config *config) {
     RunLayout layout;
     for (int i = 0; i < LAYOUT_COUNT; i++) {
         const LayoutKey *row = &layout_keys[i];
-        ConfigKey key = value_key_(row);
-        layout_put(&layout, i,
-                   row->get != NULL ? row->get(config) : config_get_whole(&key, (const char *)config + row->field));
+        const char *field = (const char *)config + row->field;
+        layout_put(&layout, i, row->get != NULL ? row->get(config) : config_get_whole(row->size, field));
     }
     return layout;
 }
@@ -363,9 +360,8 @@ RunLayout layout_of(const Config *config) {
 void layout_set(const RunLayout *layout, Config *config) {
     for (int i = 0; i < LAYOUT_COUNT; i++) {
         const LayoutKey *row = &layout_keys[i];
-        ConfigKey key = value_key_(row);
         if (row->set != NULL) row->set(layout, config);
-        else config_set_whole(&key, (char *)config + row->field, layout_get(layout, i));
+        else config_set_whole(row->size, (char *)config + row->field, layout_get(layout, i));
     }
 }
 

@@ -99,7 +99,8 @@ static int chunk_compute_(Costing *costing, int s, int c, double *const compute[
         sum->backward += unsplit * compute[TIMED_BACKWARD][at] + (1 - unsplit) * (compute[TIMED_INPUT][at] + weight);
         sum->weight += weight;
         // Waits for tensor ranks may be shorter.
-        sum->beside += fmax(0, account_total(&counted[COUNT_BESIDE]) + account_total(&counted[COUNT_WEIGHT_BESIDE]));
+        sum->beside +=
+            max_double(0, account_total(&counted[COUNT_BESIDE]) + account_total(&counted[COUNT_WEIGHT_BESIDE]));
         sum->first -= account_total(&counted[COUNT_FIRST]);
         account_add(&sum->spent, &counted[TIMED_FORWARD], 1);
         account_add(&sum->spent, &counted[TIMED_BACKWARD], unsplit);
@@ -126,7 +127,7 @@ static double data_rate_(const Costing *costing, int64_t parts, CostCollective k
     int replicas = (int)config_replicas(costing->config), nodes = nodes_(costing);
     if (nodes == 1) return cost_collective_rate(&hardware->cost, kind, bytes, replicas);
     double rate = hardware_network(hardware, costing->config) / (double)(parts < node ? parts : node);
-    rate = fmin(rate, hardware->cost.tensor);
+    rate = min_double(rate, hardware->cost.tensor);
     if (bytes <= 0 || replicas == 1) return rate;
     double seconds = cost_collective_between(&hardware->cost, kind, bytes, replicas, nodes, rate);
     return bytes * (replicas - 1) / replicas / seconds;
@@ -233,7 +234,7 @@ static int card_(const Costing *costing, int from, int to) {
 static double beside_message_(const Account *spent, double message) {
     if (spent->count == 0 || message <= 0) return 1;
     double each = spent->products / spent->count, pairs = floor(message / (2 * each));
-    double lost = pairs * each + fmin(each, message - 2 * pairs * each);
+    double lost = pairs * each + min_double(each, message - 2 * pairs * each);
     if (lost >= message) return 0;
     return 1 / (1 + spent->products / account_total(spent) * lost / (message - lost));
 }
@@ -262,9 +263,9 @@ static void costing_share_(PlanCosts *costs, const Costing *costing, const doubl
     for (int s = 0; s < p; s++) {
         int below = (s + p - 1) % p, links = (down[s] >= 0) + (down[below] >= 0);
         const StageTime *time = &costs->stage[s];
-        double message = fmax(edge[s], edge[below]), messages = 2.0 * links * schedule->chunks * schedule->slices;
+        double message = max_double(edge[s], edge[below]), messages = 2.0 * links * schedule->chunks * schedule->slices;
         beside[s] = beside_message_(&time->spent, message);
-        delayed = fmax(delayed, messages * message * (1 - beside[s]) / (time->forward + time->backward));
+        delayed = max_double(delayed, messages * message * (1 - beside[s]) / (time->forward + time->backward));
     }
     bool theirs = config->hardware.trainer != TRAINER_THIS;
     bool slows = !hardware->cpu && hardware->cost.persistent && !theirs && delayed > MATTERS &&
@@ -285,7 +286,7 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
     double slower = rate / data_rate_(costing, max_i64(1, place.of_set), COST_REDUCE_SCATTER, piece);
     bool near = nodes_(costing) == 1;
     costs->network = rate;
-    costs->most = near ? rate : fmax(rate, costing->source->hardware->cost.tensor);
+    costs->most = near ? rate : max_double(rate, costing->source->hardware->cost.tensor);
     for (int s = 0; s < costing->plan->stages; s++) {
         const PlanStage *stage = &costing->plan->stage[s];
         StageTime *time = &costs->stage[s];
@@ -293,7 +294,7 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
         double of_ends = (double)stage->states.gradients - of_layers;
         // Sharded gradients are summed from buffers of two layers, so their memory is less than the bytes sent.
         if (config_shards_gradients(costing->config))
-            of_layers = fmax(0, 4.0 / element * (double)stage->states.weights - of_ends);
+            of_layers = max_double(0, 4.0 / element * (double)stage->states.weights - of_ends);
         double of_experts = (double)stage->states.expert_gradients;
         double ends = costing->schedule->split ? time->weight : time->backward;
         time->bytes = (of_layers - of_experts) * (d - 1) / d + of_experts * (same - 1) / same * slower;
@@ -305,12 +306,12 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
         // Nothing can be summed until the last backward has completed its first layer. Persistent products are chosen
         // for fewer multiprocessors until that backward ends, other kernels are slower only while a sum is in flight.
         double whole = time->bytes / rate, share = (double)(time->layers - 1) / time->layers;
-        if (!costing->source->hardware->cost.persistent) share = fmin(share, whole / time->hides);
+        if (!costing->source->hardware->cost.persistent) share = min_double(share, whole / time->hides);
         last[s] = time->bytes == 0 || time->backward == 0 ? 1 : 1 + time->beside / time->backward * share;
         time->hides *= last[s];
         // The sum of the layer that ends the last backward is never hidden. Other chunks' may be hidden completely.
         double hidden = costing->schedule->chunks > 1 ? whole : time->hides * (double)(time->layers - 1) / time->layers;
-        time->reduction = fmax(whole - hidden, whole / time->layers) + time->late / rate;
+        time->reduction = max_double(whole - hidden, whole / time->layers) + time->late / rate;
     }
 }
 
@@ -342,9 +343,9 @@ static double gathered_(const PlanCosts *costs, const Costing *costing) {
         for (int64_t i = 0; i < parts; i++) {
             bool whole = chunk->layers == 0 || (chunk->last && i + 1 == parts);
             double share = whole ? 1 : embedding + of_layer * (double)(chunk->before + i + 1);
-            now = fmax(now, gather * share);
-            double left = fmax(0, gather - now), longer = cost->persistent && g > 0 ? each : each * slower;
-            now += each + fmin(longer, cost->persistent ? left : left * BESIDE_CTAS / fmax(1, all));
+            now = max_double(now, gather * share);
+            double left = max_double(0, gather - now), longer = cost->persistent && g > 0 ? each : each * slower;
+            now += each + min_double(longer, cost->persistent ? left : left * BESIDE_CTAS / max_double(1, all));
         }
     }
     return now - undelayed;

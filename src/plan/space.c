@@ -283,10 +283,10 @@ static void walk_to_fit_(const WayWalk *walk, const RunLayout *layout, const For
 static void walk_trades_(const WayWalk *walk, const RunLayout *evicting, const Forecast *kept) {
     RunLayout layout = *evicting;
     int64_t most = walk->space->keys.base->model.layers / layout.pipeline;
-    int largest = 1;
+    int largest = 1, halves = evicting->evict_to == EVICT_TO_HOST ? 2 : 1; // to partners, only the first half evicts
     if (space_fixes(walk->space, LAYOUT_BIT(recompute))) return;
     while (2 * largest <= most) largest *= 2;
-    for (int half = 0; half < 2; half++)
+    for (int half = 0; half < halves; half++)
         for (int layers = largest; layers > 0 && layers <= most; layers /= 2) {
             layout.recompute = RECOMPUTE_EVICTING - (2 * layers + half);
             Forecast tried = walk->visit(walk->argument, &layout, kept);
@@ -434,9 +434,26 @@ static bool recompute_(const SearchSpace *space, Config *config) {
     return all;
 }
 
+// Lets each evicting stage, or only those in the first half, recompute layers, which makes its bundles smaller. Returns
+// false if the half is not a separate candidate, because the last stage does not evict.
+static bool trade_(const SearchSpace *space, int trade, Config *config) {
+    Error ignored = {0};
+    ScheduleLoan loan = planner_borrow(space->planner, config, &ignored);
+    if (loan.schedule == NULL) return false;
+    int half = trade % 2, stages = loan.schedule->stages, last = half ? (stages + 1) / 2 : stages;
+    bool open = !half || loan.schedule->stage[stages - 1].moves > 0;
+    config->schedule.recompute_given = stages;
+    for (int s = 0; s < stages; s++)
+        config->schedule.recompute_of_stage[s] =
+            s < last && loan.schedule->stage[s].moves > 0 ? (int16_t)(trade / 2) : 0;
+    schedule_cache_return(&loan);
+    return open;
+}
+
 bool space_set(const SearchSpace *space, const RunLayout *layout, Config *config) {
     const Config *base = space->keys.base;
     const ScheduleConfig *listed = &base->schedule;
+    int trade = RECOMPUTE_EVICTING - layout->recompute;
     PartTimes times = {0};
     bool by_time = layout->layers == LAYERS_BY_TIME;
     if (by_time) times = space_times(space, layout, config);
@@ -453,25 +470,12 @@ bool space_set(const SearchSpace *space, const RunLayout *layout, Config *config
         memcpy(config->schedule.recompute_of_stage, listed->recompute_of_stage,
                (size_t)listed->recompute_given * sizeof *listed->recompute_of_stage);
     }
+    if (trade > 0 && !trade_(space, trade, config)) return false;
     if (by_time) {
         balance_(space, layout, &times, config->parallel.layers_per_stage);
         config->parallel.layers_given = layout->pipeline * layout->chunks;
     }
-    int trade = RECOMPUTE_EVICTING - layout->recompute;
-    if (trade <= 0) return layout->recompute != RECOMPUTE_TO_FIT || recompute_(space, config);
-    // Each evicting stage, or only those in the first half, recomputes layers, which makes its bundles smaller. The
-    // half is a separate candidate only if the last stage also evicts.
-    Error ignored = {0};
-    ScheduleLoan loan = planner_borrow(space->planner, config, &ignored);
-    if (loan.schedule == NULL) return false;
-    int half = trade % 2, stages = loan.schedule->stages, last = half ? (stages + 1) / 2 : stages;
-    bool open = !half || loan.schedule->stage[stages - 1].moves > 0;
-    config->schedule.recompute_given = stages;
-    for (int s = 0; s < stages; s++)
-        config->schedule.recompute_of_stage[s] =
-            s < last && loan.schedule->stage[s].moves > 0 ? (int16_t)(trade / 2) : 0;
-    schedule_cache_return(&loan);
-    return open;
+    return layout->recompute != RECOMPUTE_TO_FIT || recompute_(space, config);
 }
 
 bool space_config(const SearchSpace *space, const RunLayout *layout, Config *config) {

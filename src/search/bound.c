@@ -43,7 +43,7 @@ void cut_open(Cut *cut, const SearchSpace *space, const Config *config) {
 int cut_time(Cut *cut, const SearchSpace *space, const Config *config, Error *err) {
     TimeSource source = planner_source(space->planner);
     if (plan_costs_make(&cut->costs, config, &cut->lists, &cut->plan, &source, err) != 0) return -1;
-    for (int s = 0; s < cut->lists.stages; s++) cut->after = fmax(cut->after, cut->costs.stage[s].optimizer);
+    for (int s = 0; s < cut->lists.stages; s++) cut->after = max_double(cut->after, cut->costs.stage[s].optimizer);
     cut->after += cut->costs.tied;
     return 0;
 }
@@ -80,7 +80,7 @@ static double trips_bound_(const Cut *cut, int s, double between) {
     }
     for (int i = own; i < own + n; i++) {
         work += costs->forward[i] + back[i];
-        forward = fmin(forward, costs->forward[i]), backward = fmin(backward, back[i]);
+        forward = min_double(forward, costs->forward[i]), backward = min_double(backward, back[i]);
     }
     double first = work - costs->forward[own + n - 1] - back[own + n - 1]; // before the first trip, after the last
     double each = trip + (hop * n - ahead) * (forward + backward);
@@ -93,7 +93,7 @@ static double work_(const Cut *cut, int s) {
     double work = 0;
     for (int parts = cut->lists.chunks * cut->lists.slices, i = s * parts; i < (s + 1) * parts; i++) {
         double whole = costs->backward[i];
-        work += costs->forward[i] + (cut->lists.split ? fmin(whole, costs->input[i] + costs->weight[i]) : whole);
+        work += costs->forward[i] + (cut->lists.split ? min_double(whole, costs->input[i] + costs->weight[i]) : whole);
     }
     return work;
 }
@@ -123,7 +123,7 @@ double cut_bound(const Cut *cut, const RunLayout *layout) {
         double alone = before + m * work + slowed + cut->costs.stage[s].reduction;
         double whole = before + m * work - hidden + back + (s > 0 || split ? first_weight : 0);
         if (s == 0) whole = m * work + slowed;
-        if (trips) whole = fmax(whole, trips_bound_(cut, s, before + back));
+        if (trips) whole = max_double(whole, trips_bound_(cut, s, before + back));
         if (alone > most) most = alone;
         if (whole > most) most = whole;
         if (s + 1 == stages) break;
@@ -143,11 +143,11 @@ double cut_recomputing_bound(const Cut *cut, const Cut *all, const Config *confi
         const StageShape *at = &cut->plan.stage[s].at;
         double work = work_(cut, s), more = work_(all, s) - work;
         double recomputed = (double)min_i64(config_recompute(config, s), at->layers);
-        double share = (recomputed - (double)at->recomputed) / fmax(1, (double)(at->layers - at->recomputed));
+        double share = (recomputed - (double)at->recomputed) / max_double(1, (double)(at->layers - at->recomputed));
         double added = more * share;
         if (added > 0) added *= at->chunk[0].dense > 0 ? 0 : SHARE;
         work += added;
-        most = fmax(most, before + m * work);
+        most = max_double(most, before + m * work);
         before += cut->costs.costs.forward[s * parts] + cut->costs.costs.edge[s];
     }
     return most + cut->after;
@@ -166,15 +166,15 @@ double shape_bound(const SearchSpace *space, const RunLayout *shape, const PartT
     // Averaged over the ranks, the first forward has passed half of the stages, one chunk on each: of 4 stages it
     // passes 0, 1, 2 and 3 before it reaches ranks 0 to 3, which is (p - 1) / 2 on average. If layers are split by
     // time, a chunk may have one layer less than with an even split, but at least one.
-    double least = fmax(space_fixes(space, LAYOUT_BIT(layers)) ? 0 : 1,
-                        floor(layers / (p * layout_most_chunks(&space->keys))) - 1);
+    double least = max_double(space_fixes(space, LAYOUT_BIT(layers)) ? 0 : 1,
+                              floor(layers / (p * layout_most_chunks(&space->keys))) - 1);
     double average = m * all / p + (model->dense_layers > 0 ? 0 : (p - 1) / 2 * least * times->first);
     // Layers are not cut: the slowest stage is the head's, with `with` layers, or the one with the most other layers.
     for (int64_t with = 0; with <= alike && shape->pipeline > 1; with++) {
         double others = ceil((double)(alike - with) / (p - 1)) * times->layer;
-        slowest = fmin(slowest, fmax((double)with * times->layer + times->head, others));
+        slowest = min_double(slowest, max_double((double)with * times->layer + times->head, others));
     }
-    return isinf(slowest) ? average : fmax(average, m * slowest);
+    return isinf(slowest) ? average : max_double(average, m * slowest);
 }
 
 // A chunk takes as long as its layers, or longer at its ends. I and W together take at least as long as a complete
@@ -200,7 +200,7 @@ double cut_rough_bound(const SearchSpace *space, const Config *config, const Par
             if (g == 0) work += m * times->embedding;
             if (g + 1 == parts) work += m * times->head;
         }
-        most = fmax(most, before + work + back);
+        most = max_double(most, before + work + back);
         before += (double)alike[s] * times->first; // chunk 0's first forward
         if (!split && config_slices(config) == 1) back += (double)alike[s] * (times->layer - times->forward);
     }

@@ -112,8 +112,8 @@ static double worth_(const Search *search, const RunLayout *layout, unsigned way
     Forecast alike_most = {.layout.bpipe = (ways & EVICTING) != 0, .time.step = SEARCH_ALIKE * standing->best};
     if (search->options->exhaustive) return INFINITY;
     for (int i = 0; i < PAYS_WAYS; i++)
-        if (ways >> i & 1) way = fmax(way, standing->ways[i]);
-    way = fmin(way, most); // a way that is clearly slower than the fastest of all does not matter
+        if (ways >> i & 1) way = max_double(way, standing->ways[i]);
+    way = min_double(way, most); // a way that is clearly slower than the fastest of all does not matter
     for (int64_t i = 0; i < standing->front.count; i++) {
         const Candidate *at = &standing->front.items[i];
         double compared = planner_compared(&at->forecast);
@@ -122,15 +122,15 @@ static double worth_(const Search *search, const RunLayout *layout, unsigned way
     }
     for (int64_t i = 0; alike != NULL && i < alike->count; i++) {
         double compared = planner_compared(&alike->items[i].forecast);
-        if (alike->items[i].forecast.peak_bytes <= bytes) most = fmin(most, compared);
-        tenth = fmin(tenth, compared);
+        if (alike->items[i].forecast.peak_bytes <= bytes) most = min_double(most, compared);
+        tenth = min_double(tenth, compared);
     }
-    most = fmax(fmax(most, planner_compared(&alike_most)), way);
+    most = max_double(max_double(most, planner_compared(&alike_most)), way);
     for (int64_t i = 0; layout != NULL && tenth > most && i < standing->keys.count; i++) {
         const Forecast *key = &standing->keys.items[i].forecast;
-        if (same_key_(&key->layout, layout)) tenth = fmin(tenth, planner_compared(key));
+        if (same_key_(&key->layout, layout)) tenth = min_double(tenth, planner_compared(key));
     }
-    return fmax(most, tenth) / BOUND_SLACK;
+    return max_double(most, tenth) / BOUND_SLACK;
 }
 
 // Returns whether no candidate of these ways and at least these bytes can matter. layout: as in worth_.
@@ -213,7 +213,7 @@ static void expand_division_(const Search *search, Config *config, const Node *d
 static void add_cut_(const Search *search, const Node *shape, Node *node, const Config *config, Outcome *outcome) {
     const SearchSpace *space = search->space;
     Cut cut;
-    node->bound = fmax(node->bound, cut_rough_bound(space, config, &shape->times));
+    node->bound = max_double(node->bound, cut_rough_bound(space, config, &shape->times));
     if (node_hopeless_(search, node)) return;
     cut_open(&cut, space, config);
     bool fixed = space_fixes(space, LAYOUT_BIT(recompute));
@@ -246,7 +246,10 @@ static void expand_shape_(const Search *search, Config *config, const Node *shap
 static void expand_cut_(const Search *search, Config *config, const Node *first, Outcome *outcome) {
     const SearchSpace *space = search->space;
     Cut cut;
-    LayoutList lists = space_schedules(space, &first->layout, true, config);
+    SearchSpace alike = *space; // the lists of this cut
+    alike.keys.given.chunks = first->layout.chunks, alike.keys.given.split = first->layout.split;
+    alike.keys.fixed |= LAYOUT_BIT(chunks) | LAYOUT_BIT(split);
+    LayoutList lists = space_schedules(&alike, &first->layout, true, config);
     space_set(space, &first->layout, config);
     cut_open(&cut, space, config);
     bool never_fits = !search->options->exhaustive && cut_never_fits(&cut, space, config);
@@ -316,7 +319,7 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     // apart. With the other placement, messages may be faster.
     bool placed = layout->placement == list->layout.placement;
     Forecast unmoved = {.layout = *layout, .time.step = trial->unmoved};
-    double bound = fmax(list->bound, placed ? MOVES_SAVE / BOUND_SLACK * planner_compared(&unmoved) : 0);
+    double bound = max_double(list->bound, placed ? MOVES_SAVE / BOUND_SLACK * planner_compared(&unmoved) : 0);
     int64_t least_bytes = recomputes ? list->least_bytes : list->kept_bytes;
     // A stage needs as many slots as without evictions, or as many as the layout has.
     if (kept != NULL && kept->possible && layout->slots > 0 && !recomputes)
@@ -331,7 +334,7 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     }
     if (!space_set(search->space, layout, trial->config)) return none;
     outcome->evaluated++;
-    if (recomputes) bound = fmax(bound, recomputing_bound_(trial, layout));
+    if (recomputes) bound = max_double(bound, recomputing_bound_(trial, layout));
     if (recomputes && hopeless_(search, layout, way, bound, least_bytes)) return none;
     Candidate tried = {.bound = list->bound, .robust = NAN};
     Forecast *forecast = &tried.forecast;
@@ -346,7 +349,7 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
     // Transfers to a partner may also delay messages, and products leave multiprocessors to them (counted_moves).
     bool partner = layout_evicts(layout) && layout->evict_to == EVICT_TO_PEER;
     if (forecast->time.known && !recomputes && placed && !partner)
-        trial->unmoved = fmax(trial->unmoved, forecast->time.step - layout->pipeline * forecast->time.exposed);
+        trial->unmoved = max_double(trial->unmoved, forecast->time.step - layout->pipeline * forecast->time.exposed);
     if (layout_evicts(layout)) {
         forecast->layout.slots = forecast->slots;
         forecast->layout.load_ahead = forecast->load_ahead;
@@ -413,7 +416,7 @@ static void take_outcome_(Search *search, Outcome *outcome) {
         standing_take_front_(&search->standing.front, found);
         standing_take_key_(&search->standing, found);
         double *way = &search->standing.ways[pays_way(&found->forecast.layout)];
-        *way = fmin(*way, planner_compared(&found->forecast));
+        *way = min_double(*way, planner_compared(&found->forecast));
     }
     for (int64_t i = 0; i < outcome->misfits.count; i++) {
         outcome->misfits.items[i].order = search->orders++;
