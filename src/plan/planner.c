@@ -242,19 +242,23 @@ static int ask_both_(const Planner *planner, const Config *config, bool timed, F
                      Error *err) {
     static const double LEAST = 0.005; // a smaller gain is within the plan's error
     Planner unmeasured = *planner;
+    Config decided[2] = {*config, *config};
     Error errors[2] = {{0}};
-    int status[2];
-    double worth = INFINITY; // the plan with split backwards is given up where it saves less
+    int status[2] = {0};
     unmeasured.measured = false;
-    // With a thousand stages, the lists of each of the two take half a second. If timed, one follows the other, since
-    // the second needs the first one's time.
-#pragma omp parallel for if (!timed)
+    decided[0].schedule.split_backward = SPLIT_OFF, decided[1].schedule.split_backward = SPLIT_ON;
+    // With a thousand stages, the lists of each of the two take half a second. If timed, the second plan is given up
+    // where it saves too little, so it needs the first one's time; only its lists are made meanwhile.
+#pragma omp parallel for
     for (int i = 0; i < 2; i++) {
-        Config decided = *config;
-        decided.schedule.split_backward = i == 0 ? SPLIT_OFF : SPLIT_ON;
-        status[i] = planner_ask_(&unmeasured, &decided, timed, worth, &both[i], &errors[i]);
-        if (timed && both[i].time.known) worth = (1 - LEAST) * both[i].time.step;
+        bool waits = timed && i == 1;
+        ScheduleLoan loan = {0};
+        if (waits && possible_(planner, &decided[i])) loan = planner_schedule(planner, &decided[i], &errors[i]);
+        if (!waits) status[i] = planner_ask_(&unmeasured, &decided[i], timed, INFINITY, &both[i], &errors[i]);
+        schedule_cache_return(&loan);
     }
+    double worth = both[0].time.known ? (1 - LEAST) * both[0].time.step : INFINITY;
+    if (timed) status[1] = planner_ask_(&unmeasured, &decided[1], timed, worth, &both[1], &errors[1]);
     for (int i = 0; i < 2; i++)
         if (status[i] != 0) return error_set(err, errors[i].code, "%s", errors[i].text);
     *gain = both[1].time.known ? 1 - both[1].time.step / both[0].time.step : 0;
