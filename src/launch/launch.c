@@ -18,6 +18,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+// Passes on output of the ranks to the user.
+typedef struct Relay {
+    int from, to;         // from -1: closed
+    size_t passed, taken; // bytes of `bytes` that were written to `to`; bytes read into it
+    char bytes[1 << 14];
+} Relay;
+
 typedef struct Launch {
     const Log *log;
     Job job;
@@ -27,13 +34,11 @@ typedef struct Launch {
 
     LaunchFolder folder;
     Coordinator *coordinator;
-    int results;   // mpirun's stdout; -1 once it is closed
-    int errors;    // stderr of the ranks
+    Relay results; // mpirun's stdout. If mpirun wrote to ours itself, it would hide write errors
+    Relay errors;  // stderr of the ranks
     int words;     // a file with mpirun's own output
     int unwritten; // errno of a failed write to our stdout; 0: no failure
     bool unread;   // the failed write was the reason to ask the ranks to stop
-    char result[1 << 14];
-    size_t passed, taken; // bytes of `result` that were written to our stdout; bytes read into `result`
     pid_t mpirun;
     bool ended, forced; // mpirun has ended; this process killed it
     int status;         // mpirun's status from waitpid
@@ -71,7 +76,8 @@ static void note_signal_(int number) {
 static void ask_to_stop_(Launch *launch) {
     if (launch->asked > 0 && clock_seconds() - launch->first < SAME_S) return;
     if (launch->asked == 0) launch->first = clock_seconds();
-    if (++launch->asked == 1 && !launch->ended)
+    struct pollfd ready = {STDERR_FILENO, POLLOUT, 0}; // the request must not wait for a reader
+    if (++launch->asked == 1 && !launch->ended && poll(&ready, 1, 0) > 0)
         log_status(launch->log,
                    "asked to stop: the ranks end after the current step; a second signal ends them at once");
 }
@@ -93,43 +99,43 @@ static void take_signals_(Launch *launch) {
 
 // --- output of the ranks
 
-static void pass_errors_(Launch *launch) {
-    char bytes[1 << 14];
-    ssize_t count;
-    while ((count = read(launch->errors, bytes, sizeof bytes)) > 0)
-        for (ssize_t done = 0, wrote; done < count; done += wrote)
-            if ((wrote = write(STDERR_FILENO, bytes + done, (size_t)(count - done))) <= 0) break; // no reader is left
+static bool waits_(const Relay *relay) { return relay->passed < relay->taken; }
+
+static struct pollfd next_(const Relay *relay) {
+    if (waits_(relay)) return (struct pollfd){relay->to, POLLOUT, 0};
+    return (struct pollfd){relay->from, POLLIN, 0};
 }
 
-// Writes as much of the results as our stdout accepts without blocking, so that signals and ranks are handled even if
-// the reader (a pager) pauses. A pipe that is ready accepts PIPE_BUF bytes at once.
-static void pass_results_(Launch *launch) {
-    struct pollfd ready = {STDOUT_FILENO, POLLOUT, 0};
-    while (launch->passed < launch->taken && poll(&ready, 1, 0) > 0) {
-        size_t count = launch->taken - launch->passed;
-        ssize_t wrote = write(STDOUT_FILENO, launch->result + launch->passed, count < PIPE_BUF ? count : PIPE_BUF);
-        if (wrote > 0) launch->passed += (size_t)wrote;
+// Passes on as much as the reader accepts without blocking, so that signals and ranks are handled even if the reader (a
+// pager) pauses. A pipe that is ready accepts PIPE_BUF bytes at once. Returns 0, or the errno of a failed write, whose
+// bytes are dropped.
+static int pass_(Relay *relay) {
+    struct pollfd ready = {relay->to, POLLOUT, 0};
+    for (;;) {
+        if (!waits_(relay)) {
+            ssize_t count = read(relay->from, relay->bytes, sizeof relay->bytes);
+            if (count == 0) close(relay->from), relay->from = -1;
+            if (count <= 0) return 0;
+            relay->passed = 0, relay->taken = (size_t)count;
+        }
+        if (poll(&ready, 1, 0) <= 0) return 0;
+        size_t count = relay->taken - relay->passed;
+        ssize_t wrote = write(relay->to, relay->bytes + relay->passed, count < PIPE_BUF ? count : PIPE_BUF);
+        if (wrote > 0) relay->passed += (size_t)wrote;
         if (wrote >= 0 || errno == EINTR || errno == EAGAIN) continue;
-        // If the reader is gone, the run ends as if it had been asked to stop, with a checkpoint.
-        launch->unwritten = errno;
-        launch->passed = launch->taken;
-        launch->unread = launch->asked == 0;
-        if (launch->unread) ask_to_stop_(launch);
+        relay->passed = relay->taken;
+        return errno;
     }
 }
 
-// Reads mpirun's stdout and writes it to ours. If mpirun wrote to our stdout itself, it would hide write errors.
-static void take_results_(Launch *launch) {
-    ssize_t count = -1;
-    while (launch->passed == launch->taken &&
-           (count = read(launch->results, launch->result, sizeof launch->result)) > 0) {
-        launch->passed = launch->unwritten != 0 ? (size_t)count : 0;
-        launch->taken = (size_t)count;
-        pass_results_(launch);
-    }
-    if (count != 0) return;
-    close(launch->results);
-    launch->results = -1;
+// If the reader of the results is gone, the run ends as if it had been asked to stop, with a checkpoint.
+static void pass_results_(Launch *launch) {
+    int failed = pass_(&launch->results);
+    if (failed == 0) return;
+    launch->unwritten = failed;
+    if (launch->asked > 0) return;
+    launch->unread = true;
+    ask_to_stop_(launch);
 }
 
 // --- the loop
@@ -148,7 +154,7 @@ static bool is_over_(Launch *launch, double now) {
         return true;
     }
     if (launch->last == 0 && coordinator_code(launch->coordinator) >= 0) launch->last = now;
-    if (launch->last > 0 && now - launch->last > (launch->results < 0 ? MPIRUN_ENDS_WITHIN_S : MPIRUN_HANGS_S))
+    if (launch->last > 0 && now - launch->last > (launch->results.from < 0 ? MPIRUN_ENDS_WITHIN_S : MPIRUN_HANGS_S))
         return true;
     if (launch->stopped == 0 || peer_s == 0 || now - launch->stopped < peer_s) return false;
     snprintf(launch->reason, sizeof launch->reason,
@@ -167,7 +173,7 @@ static void end_ranks_(Launch *launch) {
         coordinator_end(launch->coordinator);
         clock_sleep(0.05);
         coordinator_take(launch->coordinator, clock_seconds());
-        pass_errors_(launch);
+        pass_(&launch->errors);
         take_signals_(launch);
         if (!asks && coordinator_open_ranks(launch->coordinator) == 0) break;
     }
@@ -184,20 +190,17 @@ static void watch_(Launch *launch) {
     while (!launch->ended) {
         bool ready = coordinator_all_ready(launch->coordinator);
         bool waiting = !ready || (launch->asked > 0 && !launch->forwarded) || launch->asked > 1;
-        bool waits = launch->passed < launch->taken;
         if (!launch->closed) launch_close_ports(launch->mpirun, ready), launch->closed = ready;
         struct pollfd files[] = {{signals_[0], POLLIN, 0},
-                                 {launch->errors, POLLIN, 0},
-                                 {waits ? -1 : launch->results, POLLIN, 0},
-                                 {waits ? STDOUT_FILENO : -1, POLLOUT, 0},
-                                 {coordinator_file(launch->coordinator), POLLIN, 0}};
+                                 {coordinator_file(launch->coordinator), POLLIN, 0},
+                                 next_(&launch->errors),
+                                 next_(&launch->results)};
         poll(files, sizeof files / sizeof *files, waiting ? STOPPING_MS : WATCHING_MS);
         double now = clock_seconds();
         coordinator_take(launch->coordinator, now);
-        pass_errors_(launch);
-        if (launch->last > 0 && (waits || files[2].revents != 0)) launch->last = now; // mpirun still has output
-        if (files[2].revents != 0) take_results_(launch);
-        if (files[3].revents != 0) pass_results_(launch);
+        if (launch->last > 0 && (waits_(&launch->results) || files[3].revents != 0)) launch->last = now; // it has more
+        pass_(&launch->errors);
+        pass_results_(launch);
         take_signals_(launch);
         // SIGUSR1 kills a process that does not handle it yet, so a request waits until every rank is ready. A rank
         // that hangs during start-up is never ready; is_over_ then ends the job.
@@ -207,16 +210,16 @@ static void watch_(Launch *launch) {
     coordinator_take(launch->coordinator, clock_seconds());
     launch_folder_signal(&launch->folder, SIGKILL);
     // Pass the remaining output. A second signal ends the wait for a reader.
-    if (launch->results >= 0) take_results_(launch);
-    while (launch->passed < launch->taken && launch->asked <= 1) {
-        struct pollfd files[2] = {{signals_[0], POLLIN, 0}, {STDOUT_FILENO, POLLOUT, 0}};
-        poll(files, 2, -1);
+    pass_(&launch->errors);
+    pass_results_(launch);
+    while ((waits_(&launch->errors) || waits_(&launch->results)) && launch->asked <= 1) {
+        struct pollfd files[] = {{signals_[0], POLLIN, 0}, next_(&launch->errors), next_(&launch->results)};
+        poll(files, 3, -1);
         take_signals_(launch);
+        pass_(&launch->errors);
         pass_results_(launch);
-        if (launch->results >= 0) take_results_(launch);
     }
-    if (launch->passed < launch->taken) launch->unwritten = EINTR;
-    pass_errors_(launch);
+    if (waits_(&launch->results)) launch->unwritten = EINTR;
 }
 
 // --- the final message
@@ -321,7 +324,7 @@ static int open_(Launch *launch, int *stdout_end, Error *err) {
     char path[sizeof launch->folder.path + 16];
     int ends[2];
     snprintf(path, sizeof path, "%s/%s", launch->folder.path, SUPERVISOR_ERRORS);
-    if (mkfifo(path, 0600) != 0 || (launch->errors = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC)) < 0)
+    if (mkfifo(path, 0600) != 0 || (launch->errors.from = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC)) < 0)
         return error_set(err, EXIT_FAILED, "cannot create %s: %s; free space there", path, strerror(errno));
     snprintf(path, sizeof path, "%s/mpirun", launch->folder.path);
     launch->words = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -331,7 +334,7 @@ static int open_(Launch *launch, int *stdout_end, Error *err) {
                          strerror(failed != 0 ? failed : errno));
     if (pipe2(ends, O_CLOEXEC) != 0)
         return error_set(err, EXIT_FAILED, "cannot create a pipe (%s); raise ulimit -n", strerror(errno));
-    launch->results = ends[0], *stdout_end = ends[1];
+    launch->results.from = ends[0], *stdout_end = ends[1];
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
     return 0;
 }
@@ -354,7 +357,7 @@ static int once_(Launch *launch, char **argv, JobEnd *end, Error *err) {
     }
     launch_folder_remove(&launch->folder);
     coordinator_close(launch->coordinator);
-    const int files[] = {launch->results, launch->errors, launch->words};
+    const int files[] = {launch->results.from, launch->errors.from, launch->words};
     for (int i = 0; i < 3; i++)
         if (files[i] >= 0) close(files[i]);
     return code;
@@ -384,7 +387,9 @@ int launch_ranks(const Log *log, const Job *job, char **argv, LaunchAgain again,
     for (;;) {
         JobEnd end = {.rank = -1};
         Launch launch = {.log = log, .job = *job, .remedy = job->remedy, .asked = asked};
-        launch.first = first, launch.results = launch.errors = launch.words = -1;
+        launch.first = first, launch.words = -1;
+        launch.results.from = launch.errors.from = -1;
+        launch.results.to = STDOUT_FILENO, launch.errors.to = STDERR_FILENO;
         if (again != NULL) launch.job.remedy = "the ranks end"; // after a loss, `again` sets the remedy
         code = once_(&launch, argv, &end, err);
         if (code <= EXIT_DONE || !end.lost || again == NULL) break;

@@ -6,6 +6,7 @@ import re
 import select
 import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -312,6 +313,18 @@ def test_a_reader_that_pauses_holds_up_no_request_to_stop_and_loses_no_line(smal
     ended = ends(job, time.monotonic(), ENDS_WITHIN)
     numbers = [int(line.split("/")[0][4:]) for line in lines]
     assert ended.code == 3 and numbers == list(range(1, steps_done(tmp_path) + 1))
+
+
+def test_a_reader_of_messages_that_pauses_holds_up_no_request_to_stop_and_loses_no_line(small, tmp_path):
+    keys = (f"log.metrics={tmp_path}/metrics.jsonl", f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=1")
+    job = Job(small, *ENDLESS, *keys, stdout=subprocess.DEVNULL)
+    fcntl.fcntl(job.parent.stderr, fcntl.F_SETPIPE_SZ, 4096)
+    trains(job, tmp_path, steps=60)  # each is saved, and says so
+    job.parent.send_signal(signal.SIGTERM)
+    wait_until(lambda: not job.ranks(), "the ranks go on", ENDS_WITHIN)
+    ended = ends(job, time.monotonic(), ENDS_WITHIN)
+    saved = re.findall(r"saved \S*step_0*(\d+) ", ended.stderr)
+    assert ended.code == 3 and saved == [str(step + 1) for step in range(steps_done(tmp_path))], ended.stderr
 
 
 @pytest.mark.parametrize("overrides", [(), ("parallel.pipeline=1", "schedule.bpipe=off")],
