@@ -240,7 +240,7 @@ static int measure_actions_(Emulation *e, const Schedule *schedule, double *seco
 static Timeline *pipeline_(const Subject *subject, const PlanCosts *costs, double *const *seconds, Error *err) {
     SimulateCosts mine = costs->costs;
     SimulateShares shares = costs->shares;
-    shares.compute = NULL; // every stage has its own device, so CPU stages share no cores
+    if (subject->be->own_sums) shares.compute = NULL; // every stage has its own device: CPU stages share no cores
     mine.shares = &shares;
     mine.action = (const double *const *)seconds;
     mine.totals_only = true;

@@ -287,6 +287,14 @@ def test_a_stage_alone_allocates_what_was_planned(tmp_path):
     assert re.search(r"^time +forward [\d.]+ ms, backward [\d.]+ ms a microbatch", done.stdout, re.M), done.stdout
 
 
+def test_all_stages_are_emulated_where_their_products_wait_for_messages(tmp_path):
+    options = ("parallel.pipeline=2", "train.precision=bf16", "schedule.bpipe=off", "hardware.gpu=h100",
+               "hardware.gpus_per_node=1", "hardware.network_gb_s=0.01")  # fmt: skip
+    done = trained(write_config(tmp_path, "llama"), "llama", *options, arguments=("--emulate-stage", "all"),
+                   VIRTUAL_RACES="0")
+    assert re.search(r"^pipeline +of 2 such devices: [\d.]+ ms", done.stdout, re.M), done.stdout
+
+
 @pytest.mark.thorough
 def test_a_profile_is_measured_and_planned_with(tmp_path):
     config, profile = write_config(tmp_path, "gpt"), tmp_path / "profile.json"
