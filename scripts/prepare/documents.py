@@ -62,15 +62,20 @@ def between_characters(document, at):
     return at + inside if inside < len(near) else at
 
 
+# Where a text is cut, the best place first: tokenizers separate a word from the blanks and line ends after it, and keep
+# those together with each other (GPT-2's), or with punctuation before them (Llama 3's and later ones).
+PLACES = [re.compile(place) for place in (rb"[0-9A-Za-z](?=\r?\n)", rb"\S\n(?=[^\s/])", rb"[0-9A-Za-z](?= )",
+                                          rb"(?s)\n(?=.)", rb"\S(?= )")]
+
+
 def cuts(document, start, end):
-    """Cuts [start, end) into pieces of about PIECE bytes. Tokenizers split words at a single line end anyway, so a
-    piece that ends there has the same tokens as in the complete document (the tokenizer's inside() leaves out the blank
-    that some put before a text)."""
+    """Cuts [start, end) into pieces of about PIECE bytes, which have the same tokens as in the complete document where
+    there are words (the tokenizer's inside() leaves out the blank that some put before a text)."""
     while end - start > PIECE:
         limit = start + PIECE
         near = document.read(limit - NEAR, limit + 1)
-        lone = [match.end() for match in re.finditer(rb"\S\n(?=\S)", near)]
-        at = lone[-1] if lone else near.rfind(b"\n", 0, NEAR) + 1 or near.rfind(b" ", 1, NEAR)
+        found = filter(None, ([match.end() for match in place.finditer(near)] for place in PLACES))
+        at = next(found, [0])[-1]
         limit = limit - NEAR + at if at > 0 else between_characters(document, limit)
         yield start, limit
         start = limit

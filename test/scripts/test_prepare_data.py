@@ -9,6 +9,7 @@ import io
 import json
 import os
 import pty
+import random
 import resource
 import shutil
 import signal
@@ -333,6 +334,35 @@ def test_a_text_of_several_pieces_has_the_tokens_of_the_whole(corpus, tmp_path, 
     train, val = (tokens(tmp_path, f"text_{split}_*.bin") for split in ("train", "val"))
     assert (held > 0) == (len(val) > 1000) and val[: held > 0] == [eot] * (held > 0)
     assert train + val[1:] == [eot, *encode(text)]
+
+
+SPLITS = {
+    "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+              r"|\s+(?!\S)|\s+",
+    "gpt4o": r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+}
+TEXTURES = ("the |word|\r\n|end.\r\n", "x = 1;|\n    return y;\n|// comment|/path|\t|}\n", "word\n  |a b|word.\n\n  ",
+            "word |  and|a|1234567| ,")
+
+
+@needs("tokenizers")
+@pytest.mark.parametrize("family", SPLITS)
+@pytest.mark.parametrize("texture", TEXTURES)
+def test_a_text_is_cut_where_the_tokenizers_of_models_cut_it(monkeypatch, family, texture):
+    from tokenizers import Regex, pre_tokenizers
+
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    documents = importlib.import_module("prepare.documents")
+    monkeypatch.setattr(documents, "PIECE", 1000)
+    monkeypatch.setattr(documents, "NEAR", 300)
+    draw, split = random.Random(1), pre_tokenizers.Split(Regex(SPLITS[family]), "isolated")
+    for _ in range(20):
+        text = documents.Text("".join(draw.choices(texture.split("|"), k=3000)).encode(), "text")
+        pieces = [text.data[start:end].decode() for start, end in documents.cuts(text, 0, text.size)]
+        assert len(pieces) > 5
+        words = [word for piece in pieces for word, _ in split.pre_tokenize_str(piece)]
+        assert words == [word for word, _ in split.pre_tokenize_str("".join(pieces))]
 
 
 @pytest.mark.parametrize("name", ["sp.model", "hf.json"])
