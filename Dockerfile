@@ -13,9 +13,9 @@ WORKDIR /src
 COPY scripts/install_deps.sh scripts/install_deps.sh
 RUN scripts/install_deps.sh --build && rm -rf /var/lib/apt/lists/*
 
-# For any CPU with AVX2, not only the one that builds.
+# For any CPU with AVX2, not only the one that builds. The installed scripts look for tokenizers' libraries beside them.
 COPY . .
-RUN make MARCH=x86-64-v3 PREFIX=/usr/local install
+RUN make MARCH=x86-64-v3 PREFIX=/usr/local install && ln -s /src/.deps /usr/local/share/bpipe-trainer/.deps
 
 # Ranks run as root in a container.
 ENV OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

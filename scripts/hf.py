@@ -5,10 +5,10 @@
     scripts/hf.py check DIR [--data TOKENS]    compares the trainer's results with those of transformers
 
 check compares the mean loss over some windows and the likeliest next tokens, both in fp32 on the CPU. If they differ,
-it ends with code 1 and one sentence. TOKENS is a token file as the trainers read it. Without it, a checkpoint is
-compared on the tokens that its run validated on, and another model on random tokens; a line reports this. info needs
-only the trainers. check needs PyTorch and transformers: those of the Python that runs it, or else .deps/transformers,
-where scripts/install_deps.sh puts it.
+it ends with code 1 and one sentence. TOKENS is a token file as scripts/prepare_data.py writes it. Without it, a
+checkpoint is compared on the tokens that its run validated on, and another model on random tokens; a line reports this.
+info needs only the trainers. check needs PyTorch and transformers: those of the Python that runs it, or else
+.deps/transformers, where scripts/install_deps.sh puts it.
 """
 
 import argparse
@@ -85,7 +85,7 @@ def read_header(path):
             (length,) = struct.unpack("<Q", file.read(8))
             if length > min(path.stat().st_size, 100 << 20):
                 raise ValueError("its header does not fit into it")
-            return json.loads(file.read(length))
+            return length, json.loads(file.read(length))
     except OSError as error:
         raise Failure(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, struct.error) as error:
@@ -105,8 +105,12 @@ def read_tensors(folder):
     tensors = []
     for name in names:
         with form_of(folder / name, "safetensors file"):
-            header = read_header(folder / name)
-            tensors += [Tensor(key, name, entry) for key, entry in header.items() if key != "__metadata__"]
+            length, header = read_header(folder / name)
+            held = [Tensor(key, name, entry) for key, entry in header.items() if key != "__metadata__"]
+            lacking = 8 + length + sum(tensor.bytes for tensor in held) - (folder / name).stat().st_size
+        if lacking > 0:
+            raise Failure(f"{folder / name}: lacks its last {lacking:,} bytes; copy or fetch it again")
+        tensors += held
     # Layers in their order: 2 before 10.
     return sorted(tensors, key=lambda t: [part.zfill(6) if part.isdigit() else part for part in t.name.split(".")])
 

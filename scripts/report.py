@@ -170,7 +170,7 @@ def summary(run):
     last = max(metrics.steps)
     shown = [(f"{last:,} of {run.config['train']['steps']:,}", "steps")]
     if metrics.loss:
-        shown.append((f"{metrics.loss[max(metrics.loss)]:.4f}", "loss of the last step"))
+        shown.append((f"{metrics.loss[max(metrics.loss)]:.4f}", f"loss of step {max(metrics.loss):,}"))
     if metrics.vals:
         best = min(metrics.vals, key=metrics.vals.get)
         shown.append((f"{metrics.vals[best]:.4f}", f"best validation loss, step {best:,}"))
@@ -180,7 +180,8 @@ def summary(run):
         shown.append((f"{100 * metrics.median('mfu'):.1f} %", "MFU, attention in full"))
     shown += [(f"{100 * metrics.median('bubble'):.1f} %", "bubble"),
               (size(max(metrics.peak)), "fullest rank"),
-              (count_of(sum(entry["tokens"] for entry in metrics.steps.values())), "tokens seen"),
+              (count_of(metrics.steps[last].get("tokens_seen") or sum(one["tokens"] for one in metrics.steps.values())),
+               "tokens seen"),
               (duration(sum(entry["step_ms"] for entry in metrics.steps.values()) / 1e3), "in steps")]
     starts = f" The file holds {len(metrics.heads)} starts, of {len(metrics.parts)} layouts."
     starts = starts if len(metrics.heads) > 1 else ""

@@ -117,6 +117,11 @@ def test_what_cannot_be_compared_is_reported(capsys, tmp_path):
     assert code == 1 and "holds no 3; transformers writes it" in errors
     code, _, errors = run(capsys, "info", folder, "--trainer", shutil.which("echo"))
     assert code == 1 and "echo: is not a trainer that answers --plan --json" in errors
+    (folder / "model.safetensors.index.json").unlink()
+    part = next(folder.glob("model-*.safetensors"))
+    (folder / "model.safetensors").write_bytes(part.read_bytes()[:-10])
+    code, _, errors = run(capsys, "info", folder)
+    assert code == 1 and "model.safetensors: lacks its last 10 bytes" in errors
     (folder / "config.json").unlink()
     code, _, errors = run(capsys, "check", folder)
     assert code == 1 and "holds no config.json" in errors

@@ -106,7 +106,7 @@ def test_a_single_step_a_long_run_and_unknown_figures_are_drawn(folder, tmp_path
                  "left_out": 0}
     unknown = {"mfu": None, "mfu_causal": None, "grad_norm": 0.0, "lr": 0.0}
     inputs = {
-        "one": [entry],
+        "one": [entry | {"tokens_seen": 5_000_000}],  # the steps before it are in another file
         "long": [{**entry, "step": s, "grad_norm": 1000 / s} for s in range(1, 5001)],
         "skipped": [entry, skipped, hellaswag],
         "unknown": [{**entry, "step": s, **unknown} for s in (1, 2)],
@@ -116,6 +116,7 @@ def test_a_single_step_a_long_run_and_unknown_figures_are_drawn(folder, tmp_path
         (tmp_path / f"{name}.jsonl").write_text("\n".join([head, *map(json.dumps, lines)]) + "\n")
         made = report(tmp_path / f"{name}.jsonl", "-o", tmp_path / f"{name}.html")
         assert made.returncode == 0, made.stderr
+    assert "5 M" in Page(tmp_path / "one.html").texts[""]
     assert Page(tmp_path / "long.html").pictures["Gradient norm"]["plots"][0]["log"]
     assert (tmp_path / "long.html").stat().st_size < 2_500_000
     skipped = Page(tmp_path / "skipped.html").texts
