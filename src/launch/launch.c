@@ -78,8 +78,8 @@ static void ask_to_stop_(Launch *launch) {
     if (launch->asked == 0) launch->first = clock_seconds();
     struct pollfd ready = {STDERR_FILENO, POLLOUT, 0}; // the request must not wait for a reader
     if (++launch->asked == 1 && !launch->ended && poll(&ready, 1, 0) > 0)
-        log_status(launch->log,
-                   "asked to stop: the ranks end after the current step; a second signal ends them at once");
+        log_status(launch->log, "asked to stop: the ranks end %s; a second signal ends them at once",
+                   launch->job.trains ? "after the current step" : "soon");
 }
 
 static void take_signals_(Launch *launch) {
@@ -271,8 +271,8 @@ static int last_word_(Launch *launch, JobEnd *end) {
         return EXIT_FAILED;
     }
     if (launch->asked > 1 && code < 0)
-        snprintf(launch->reason, sizeof launch->reason,
-                 "ended at once, on the second signal; steps after the last checkpoint are lost");
+        snprintf(launch->reason, sizeof launch->reason, "ended at once, on the second signal%s",
+                 launch->job.trains ? "; steps after the last checkpoint are lost" : "");
     else if (code >= 0) return code;
     else if (mpirun_killed) return say_mpirun_(launch);
     else if (before) {

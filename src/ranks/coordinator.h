@@ -14,6 +14,7 @@ typedef struct Job {
     int ranks;
     Patience patience;
     bool one_host;      // all ranks share this host: listen only on its loopback
+    bool trains;        // it has steps and checkpoints, of which messages speak
     const char *remedy; // end of a failure's message: "the job ends; continue with --resume out"
 } Job;
 

@@ -6,20 +6,21 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 // The signal and the time of the first request. Global variables, because the signal handler writes them.
 static volatile sig_atomic_t stop_signal_;
 static atomic_llong stop_since_ms_;
-static volatile sig_atomic_t stop_alone_; // no parent process reports why this one ended
+static const char *volatile stop_says_; // why this process ends at once; NULL: a parent process reports it
 
 static void note_stop_(int signal) {
     // timeout(1) sends one request as two signals, one to the process and one to its group.
     enum { SAME_REQUEST_MS = 200 };
     long long now_ms = (long long)(1e3 * clock_seconds());
     if (stop_signal_ != 0 && now_ms - stop_since_ms_ > SAME_REQUEST_MS) {
-        static const char text[] = "ended at once, on the second signal; steps after the last checkpoint are lost\n";
-        if (stop_alone_ && write(STDERR_FILENO, text, sizeof text - 1) < 0) _Exit(EXIT_FAILED);
+        const char *says = stop_says_;
+        if (says != NULL && write(STDERR_FILENO, says, strlen(says)) < 0) _Exit(EXIT_FAILED);
         _Exit(EXIT_FAILED);
     }
     if (stop_signal_ == 0) stop_since_ms_ = now_ms;
@@ -32,7 +33,10 @@ void run_request_stop(void) { note_stop_(SIGTERM); }
 
 void run_listen(Run *run) {
     struct sigaction action = {.sa_handler = note_stop_, .sa_flags = SA_RESTART | SA_ONSTACK};
-    stop_alone_ = world_size(run->world) == 1;
+    if (world_size(run->world) == 1)
+        stop_says_ = run->metrics == NULL
+                         ? "ended at once, on the second signal\n"
+                         : "ended at once, on the second signal; steps after the last checkpoint are lost\n";
     // The handler has a stack of its own: oneDNN's AVX-512 matrix products keep data below the stack pointer, where a
     // handler would write. Signals sent to the process are delivered to this thread, the main thread, unless it blocks
     // them.

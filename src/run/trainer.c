@@ -281,13 +281,16 @@ static int train_(Trainer *t, Error *err) {
                              LAYOUT_VARIABLE);
         layout_set(&layout, config);
     }
-    if (config->checkpoint.dir[0] != '\0')
+    bool saves = trains && !t->options.check && !t->options.tune;
+    if (!saves) snprintf(t->remedy, sizeof t->remedy, "the job ends");
+    else if (config->checkpoint.dir[0] != '\0')
         snprintf(t->remedy, sizeof t->remedy, "the job ends; continue with --resume %s", config->checkpoint.dir);
     else snprintf(t->remedy, sizeof t->remedy, "the job ends; nothing was saved, since checkpoint.dir is not set");
     double progress_s = t->options.tune ? 0 : config->train.timeout_s; // --tune only measures
     t->job = (Job){.ranks = (int)config_world(config),
                    .patience = {config->train.peer_timeout_s, progress_s},
                    .one_host = true,
+                   .trains = saves,
                    .remedy = t->remedy};
     if (t->launched) return rank_main_(t, err);
     // Before any rank starts: decides the keys that the configuration leaves to the plan, checks machine and data.
@@ -306,7 +309,7 @@ static int train_(Trainer *t, Error *err) {
     CheckpointName newest;
     checkpoint_newest(config->checkpoint.dir, &newest, NULL);
     t->before = newest.sequence, t->began = time(NULL), t->restarts.left = config->train.max_restarts;
-    bool again = trains && !t->options.check && !t->options.tune && config->train.max_restarts > 0;
+    bool again = saves && config->train.max_restarts > 0;
     int code = launch_ranks(&t->log, &t->job, t->argv, again ? again_ : NULL, t, err);
     free(t->resumes);
     return err->code != 0 ? -1 : code;

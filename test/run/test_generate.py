@@ -17,8 +17,8 @@ import time
 import numpy
 import pytest
 
-from trainer_runs import (ROOT, TOOLS, Trainer, checkpoint_names, layout, made_text, saving, script,
-                          without_mpi)
+from trainer_runs import (ROOT, TOOLS, Trainer, checkpoint_names, layout, made_text, rank_processes, saving,
+                          script, without_mpi)
 
 MODELS = {
     "llama": {"family": "llama", "hidden": 48, "layers": 4, "heads": 6, "kv_heads": 2, "ffn": 80, "vocab": 257,
@@ -349,6 +349,17 @@ def test_a_request_to_stop_ends_a_long_text(trained):
     process.send_signal(signal.SIGTERM)
     stdout, stderr = process.communicate(timeout=30)
     assert process.returncode == 1 and stdout == "" and "stopped on request before the text was complete" in stderr
+
+
+@needs_ranks
+def test_a_killed_rank_of_a_long_text_leaves_nothing_to_continue(trained):
+    command, _ = trained.prepare({"train.global_batch": 8, "sample.tokens": 1000000}, layout(p=2))
+    command += ["--generate", "int ", "--resume", str(trained.saved)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert any("weights of step" in line for line in process.stderr)
+    os.kill(rank_processes(command[2])[1], signal.SIGKILL)
+    said = process.communicate(timeout=30)[1].splitlines()[-1]
+    assert process.returncode == 1 and "was killed by signal 9" in said and said.endswith("; the job ends"), said
 
 
 # --- other tokenizers
