@@ -56,15 +56,23 @@ Budget budget_make(const Config *config, double step_seconds, bool gpus, GpuBand
 
 enum { BILL_TEXT = 160 };
 
-// Returns the units in a day: days, or hours if there is less than one day.
-static double unit_(const Bill *bill) { return bill->days < 1 ? 24 : 1; }
+// Returns how many of the largest unit of which the run takes at least one are in a day. *word: the unit.
+static double unit_(const Bill *bill, const char **word) {
+    static const double IN_A_DAY[] = {1, 24, 1440, 86400};
+    static const char *const WORDS[] = {"days", "hours", "minutes", "seconds"};
+    int i = 0;
+    while (i < 3 && IN_A_DAY[i] * bill->days < 1) i++;
+    *word = WORDS[i];
+    return IN_A_DAY[i];
+}
 
 // Writes "12.3 days (11.9 to 13), 18,892 GPU hours, price 37,784, 7.6 MWh" without the unknown figures. Returns `text`.
 static const char *bill_text_(const Bill *bill, const char *range, char text[BILL_TEXT]) {
     char amount[32];
+    const char *word;
+    double unit = unit_(bill, &word);
     bool mega = bill->mwh >= 1;
-    snprintf(text, BILL_TEXT, "%s %s%s", grid_amount(unit_(bill) * bill->days, amount),
-             unit_(bill) > 1 ? "hours" : "days", range);
+    snprintf(text, BILL_TEXT, "%s %s%s", grid_amount(unit * bill->days, amount), word, range);
     if (bill->gpu_hours > 0) text_add(text, BILL_TEXT, ", %s GPU hours", grid_amount(bill->gpu_hours, amount));
     if (bill->price > 0) text_add(text, BILL_TEXT, ", price %s", grid_amount(bill->price, amount));
     if (bill->mwh > 0)
@@ -77,8 +85,8 @@ void budget_print(const Budget *budget, const Config *config, const Hardware *ha
     char bill[BILL_TEXT], tokens[32], least[BILL_TEXT], most[BILL_TEXT], range[80] = "", others[OTHERS_TEXT] = "";
     char from[32], to[32];
     Bill low = times_(&budget->whole, budget->band.low), high = times_(&budget->whole, budget->band.high);
-    double unit = unit_(&budget->whole);
-    const char *word = unit > 1 ? "hours" : "days";
+    const char *word;
+    double unit = unit_(&budget->whole, &word);
     if (budget->band.low > 0)
         snprintf(range, sizeof range, " (%s to %s)", grid_amount(unit * low.days, from),
                  grid_amount(unit * high.days, to));

@@ -63,6 +63,13 @@ TEST(unknown_values_are_null) {
     assert_true(budget.whole.gpu_hours == 0 && budget.whole.days > 0);
 }
 
+TEST(a_short_run_is_told_in_a_unit_of_which_it_takes_at_least_one) {
+    Config config = sixty_four();
+    assert_non_null(strstr(told(&config, 60, true), "with nothing lost 1.6 hours, "));
+    assert_non_null(strstr(told(&config, 1, true), "with nothing lost 1.6 minutes, "));
+    assert_non_null(strstr(told(&config, 0.1, true), "with nothing lost 9.6 seconds, "));
+}
+
 TEST(lines_hold_what_is_known) {
     Config config = sixty_four();
     char text[4096];

@@ -228,7 +228,7 @@ def test_days_hours_and_price_have_the_band_of_the_step():
             for key in ("days", "gpu_hours", "price", "mwh"):
                 assert told["budget"][bill][f"{key}_{end}"] == pytest.approx(factor * told["budget"][bill][key])
     assert "days_low" not in plan(SMALL)["budget"]["whole"] and plan(SMALL)["mfu_low"] is None
-    assert re.search(r"by that band: from [\d.]+ hours,.* to [\d.]+ hours,", 
+    assert re.search(r"by that band: from [\d.]+ minutes,.* to [\d.]+ minutes,", 
                      " ".join(report(LLAMA, "hardware.calibrated=true").split()))
 
 
