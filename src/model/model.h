@@ -169,7 +169,7 @@ struct Model {
     void (*heads_forward)(Pass *, const Tensor *const *t, void *qkv, void *kept);
     void (*heads_backward)(Pass *, const Tensor *const *t, void *dqkv, const void *kept);
     // --- act (rows, f/t) from mlp (rows, mlp_cols). Both functions are NULL with GELU, which is part of the products.
-    // If the family is not gated, dmlp and dact are one buffer.
+    // With train.fp8 act and dmlp may be in eight bits. If the family is not gated, dmlp and dact are one buffer.
     void (*activation_forward)(Pass *, Factor act, const void *mlp);
     void (*activation_backward)(Pass *, Factor dmlp, const void *dact, const void *mlp);
     // Index of the output matrix among the head's tensors, and whether the embedding's second tensor is a table of
