@@ -1,5 +1,7 @@
 // The lengths and offsets of documents that a call of cuDNN's flash attention reads. They are kernel arguments, so the
-// host need not keep a copy until the call has run.
+// host need not keep a copy until the call has run. Entries without a document have no queries and no keys, as those of
+// JAX have (jax-ml/jax, pull request 30023). Entries with queries and without keys give NaN before cuDNN 9.25
+// (NVIDIA/cudnn-frontend, issue 943), but no document is one.
 #include "cuda/internal.h"
 #include "cuda/launch.cuh"
 
