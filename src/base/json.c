@@ -213,7 +213,7 @@ static int parse_document_(Json *json, const char *text, int64_t length, const c
     json->text_ = xmalloc((size_t)length + 1);
     memcpy(json->text_, text, (size_t)length);
     json->text_[length] = '\0';
-    // At most one value, and one more after each of three characters outside of strings.
+    // There are at most as many values as commas and opening brackets outside of strings, plus one.
     size_t most = 1;
     bool inside = false;
     for (int64_t i = 0; i < length; i++) {

@@ -132,7 +132,7 @@ typedef struct Candidates {
 // Lists the checkpoints in `dir` that a run can resume from; a missing directory has no checkpoints. any_run: if `dir`
 // has checkpoints of several runs, lists those of the run that saved last. Without `any_run`, several runs are an
 // error. if_any: errors name --resume-if-any instead of --resume. -1 with err: code 2 for several runs or for a model
-// without a training state; code 1 if the disk cannot read a checkpoint. The caller frees the names.
+// without a training state; code 1 if reading a checkpoint fails. The caller frees the names.
 int candidates_find(Candidates *candidates, const char *dir, bool any_run, bool if_any, Error *err);
 
 // Returns the option that named the directory: --resume or --resume-if-any.

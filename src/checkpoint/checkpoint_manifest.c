@@ -454,7 +454,7 @@ int checkpoint_check_dir(const Config *config, const char *resume, Error *err) {
         bool other = !within || (list[i].complete && list[i].run != run);
         if (other && (found == NULL || list[i].complete > found->complete)) found = &list[i];
     }
-    // Suggests --resume, unless the folder also has the checkpoint to resume: --resume refuses several runs.
+    // Does not suggest --resume if the folder also has the checkpoint to resume: --resume refuses several runs.
     if (found != NULL)
         status = config_error(config, "checkpoint.dir", err,
                               "%s holds checkpoints of another run, such as %s; %s%s%sname another folder, or set "

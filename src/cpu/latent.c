@@ -1,8 +1,8 @@
 // Latent attention: queries, keys and values of attention from the products of the latent rows, and back.
 #include "cpu.h"
 
-// Returns the index in an untouched head's rotated part of its element i in the order of `rope`: pairs (2i, 2i + 1)
-// become (i, i + width / 2).
+// Element i of a head's rotated part, in the order of `rope`, is element pair_(i, width) of the product, whose pairs
+// (2i, 2i + 1) become (i, i + width / 2).
 static int64_t pair_(int64_t i, int64_t width) { return i < width / 2 ? 2 * i : 2 * (i - width / 2) + 1; }
 
 void cpu_latent_join(Backend *be, void *qkv, const void *q, const void *kv, const void *shared, int64_t rows,

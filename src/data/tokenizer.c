@@ -100,7 +100,8 @@ static int take_library_(Tokenizer *tokenizer, const char *path, Error *err) {
     if (told == NULL) return -1;
     int numbers = sscanf(told, "%lld %lld", &vocab, &end);
     free(told);
-    if (numbers != 2) return error_set(err, EXIT_USAGE, "%s: bad scripts/tokens.py output for %s", KEY, path);
+    if (numbers != 2)
+        return error_set(err, EXIT_USAGE, "%s: scripts/tokens.py gave an unexpected answer for %s", KEY, path);
     if (tokenizer->end < 0 && end < tokenizer->vocab) tokenizer->end = end;
     if (vocab <= tokenizer->vocab) return 0;
     return error_set(err, EXIT_USAGE,

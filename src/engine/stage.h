@@ -78,7 +78,7 @@ typedef struct Stage {
     CommMemory gathered;      // memory of gathered rows and partial sums; .memory NULL: they are in the workspace
     bool registered;          // the memory of collectives is registered with the tensor group (Comm.use_memory)
     void *op_workspace;       // part of the workspace, for the backend's operations
-    void *muon_work;          // part of the workspace, for Muon: memory that passes use during a step
+    void *muon_work;          // part of the workspace that passes use during a step, and Muon after it
     SumWorkspaces workspaces; // lent to the groups that use them
     HeadWork head_work;
     void *recomputed;          // one layer's part of a bundle, for recomputed layers; NULL: no layer is recomputed

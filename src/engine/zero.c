@@ -126,7 +126,7 @@ Zero *zero_create(Stage *stage, Comm *data, Comm *experts) {
     *zero = (Zero){.stage = stage, .data = data, .experts = experts};
     const Comm *some = data != NULL ? data : experts;
     bool sums_itself = some != NULL && some->use_workspace == NULL && !stage->config->hardware.share_gpu;
-    zero->most = sums_itself ? min_i64(units, 128) : SUMS_OVER_DATA; // 128 of NCCL do not fill a stream
+    zero->most = sums_itself ? min_i64(units, 128) : SUMS_OVER_DATA; // 128 collectives of NCCL do not fill a stream
     zero->order = xcalloc((size_t)units, sizeof *zero->order);
     zero->ordered = xcalloc((size_t)units, sizeof *zero->ordered);
     zero->requests = xcalloc((size_t)units, sizeof *zero->requests);

@@ -2,7 +2,7 @@
 #include "latent.h"
 #include "blocks.h"
 
-// The eps of the norms of latent rows: transformers' DeepSeek-V3 has this one there for any rms_norm_eps.
+// The eps of the norms of latent rows: transformers' DeepSeek-V3 uses this one there, whatever rms_norm_eps is.
 static const double EPS = 1e-6;
 
 void latent_work_layout(LatentWork *to, Layout *layout, const Shape *s) {

@@ -124,7 +124,7 @@ static void shape_experts_(Shape *shape, const Config *config) {
     shape->expert_ranks = (int)config->parallel.expert;
     shape->expert_ffn = m->expert_ffn;
     shape->expert_rows = experts_rows(shape, config->schedule.expert_rows);
-    // The loss is a mean over targets, what routers add one over all tokens.
+    // The loss is a mean over targets; what the routers add is a mean over all tokens.
     double targets = (double)config_targets(config) / (double)m->seq_len;
     shape->balance = train->balance == BALANCE_LOSS ? train->balance_rate * targets : 0;
     shape->router_z = train->router_z_loss * targets;

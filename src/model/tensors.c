@@ -358,12 +358,11 @@ static MemoryCategory category_(int group, MemoryCategory of_layers) {
     return group == STATES_OF_ENDS ? MEMORY_EMBEDDING : of_layers;
 }
 
-// NULL also without bytes, and after an earlier failure.
+// Returns NULL, too, if there are no bytes, or after an earlier failure.
 static void *allocate_(Backend *be, int group, MemoryCategory of_layers, int64_t bytes, const char *what, Error *err) {
     return bytes > 0 && err->code == 0 ? be->allocate(be, category_(group, of_layers), bytes, what, err) : NULL;
 }
 
-// Stages in the middle have only layers.
 int tensors_allocate(StageTensors *tensors, Backend *be, Error *err) {
     for (int group = 0; group < STATE_GROUPS; group++) {
         StateArenas *arenas = &tensors->arenas[group];

@@ -83,7 +83,7 @@ int hardware_node(const Hardware *hardware, const Config *config, int rank) {
     return rank / (int)hardware_domain(hardware, config);
 }
 
-// Returns how many of the first `ranks` ranks are in one of `sets` sets, to which blocks of ranks are dealt in turn.
+// Blocks of ranks are dealt to `sets` sets in turn. Returns how many of the first `ranks` ranks are in set `set`.
 static int64_t before_(int64_t ranks, int64_t block, int64_t sets, int64_t set) {
     int64_t round = block * sets, rest = ranks % round - set * block;
     return ranks / round * block + max_i64(0, min_i64(rest, block));
@@ -97,7 +97,7 @@ GroupPlace hardware_place(const Hardware *hardware, const Config *config, RankGr
     int64_t t = parallel->tensor, e = parallel->expert, replicas = config_replicas(config), in_a_row = replicas * t;
     const int64_t ranks[] = {t, t * parallel->context, replicas * t, e, replicas * t}, distance[] = {1, t, t, 1, e};
     if (parallel->placement != PLACEMENT_STAGES && parallel->pipeline > 1) in_a_row = t * parallel->context;
-    int64_t all = ranks[group], apart = distance[group], block = min_i64(all, in_a_row); // of a set
+    int64_t all = ranks[group], apart = distance[group], block = min_i64(all, in_a_row); // all: ranks of a set
     int64_t sets = all > block ? parallel->pipeline : 1, span = sets * all, world = config_world(config), first = 0;
     int64_t domain = hardware_domain(hardware, config), again = span < world ? span : sets * block, parts = 0;
     GroupPlace place = {0};

@@ -40,10 +40,10 @@ int hardware_node(const Hardware *hardware, const Config *config, int rank);
 // the ranks that divide a stage's experts; those that have the same experts.
 typedef enum RankGroup { GROUP_TENSOR, GROUP_CONTEXT, GROUP_DATA, GROUP_EXPERTS, GROUP_SAME_EXPERTS } RankGroup;
 
-// Where the groups of a kind are. Only groups with ranks on several domains count, except for `nodes`.
+// Where the groups of a kind are. Only groups with ranks in several domains count, except for `nodes`.
 typedef struct GroupPlace {
-    int64_t near;    // most ranks of a group on one domain
-    int64_t leaving; // most groups with ranks on one domain, whose collectives share its network; 0: there are none
+    int64_t near;    // most ranks of a group in one domain
+    int64_t leaving; // most groups with ranks in one domain, whose collectives share its network; 0: there are none
     int64_t of_set;  // most of these with ranks of the same stage (for tensor and context groups, of the same group)
     int64_t nodes;   // domains spanned by a group, rounded up from the mean
 } GroupPlace;

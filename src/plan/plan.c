@@ -254,7 +254,7 @@ Plan plan_make_from(const TensorTable *table, const Config *config, const Schedu
         stage->copy_bytes = checkpoint_copy_bytes(config, &stage->states);
         stage->order_bytes = blend_order_bytes(&config->data);
         stage->buffer_bytes = checkpoint_buffer_bytes(config) + batch_bytes(config, &stage->at);
-        bool staged = config->hardware.share_gpu && !be->own_sums; // messages are
+        bool staged = config->hardware.share_gpu && !be->own_sums; // messages pass through host memory
         if (staged) stage->buffer_bytes += held.staged + edges;
         plan.parameters += stage->parameters;
     }

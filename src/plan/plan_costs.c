@@ -29,7 +29,7 @@ typedef struct Costing {
     UpdateTimes update;
 } Costing;
 
-// Seconds that wait for other ranks.
+// Returns the seconds spent waiting for other ranks.
 static double waits_(const Account *spent) { return spent->exposed + spent->exchange; }
 
 static double compute_(const Account *spent) { return account_total(spent) - waits_(spent); }
@@ -98,7 +98,7 @@ static int chunk_compute_(Costing *costing, int s, int c, double *const compute[
         sum->forward += compute[TIMED_FORWARD][at];
         sum->backward += unsplit * compute[TIMED_BACKWARD][at] + (1 - unsplit) * (compute[TIMED_INPUT][at] + weight);
         sum->weight += weight;
-        // Waits for tensor ranks may be shorter.
+        // The difference is negative if slower products shorten the waits for tensor ranks.
         sum->beside +=
             max_double(0, account_total(&counted[COUNT_BESIDE]) + account_total(&counted[COUNT_WEIGHT_BESIDE]));
         sum->first -= account_total(&counted[COUNT_FIRST]);

@@ -78,7 +78,7 @@ int space_smallest_world(const SearchSpace *space, SmallestWorld *world, Error *
     at.pointwise = RECOMPUTE_POINTWISE;
     for (int key = 0; key < LAYOUT_COUNT; key++)
         if (space->keys.fixed >> key & 1) layout_put(&at, key, layout_get(&space->keys.given, key));
-    at.bpipe = BPIPE_OFF; // the ways evict
+    at.bpipe = BPIPE_OFF; // space_ways adds the evictions
     int64_t all = world_values_(space, LAYOUT_tensor, &at, base->model.heads, tensors);
     for (int64_t i = 0; i < all; i++) {
         at.tensor = (int32_t)tensors[i], at.pipeline = at.context = 1;

@@ -216,9 +216,9 @@ static bool alike_(const Profile *profile, const ProfileStage *entry, const Atte
            (entry->layers > 0 || first || last);
 }
 
-// Returns, for one kind of stage, the entry nearest to a micro-batch size. other_than: an entry of another size, on
-// whose other side the result is, if there is one. kernel: only entries with the same softmax kernel. Megatron-LM
-// switches kernels at some size, and times across it cannot be interpolated.
+// Returns, for one kind of stage, the entry nearest to a micro-batch size. other_than: the result has another size than
+// this entry and lies, if possible, on the other side of the micro-batch size. kernel: only entries with the same
+// softmax kernel. Megatron-LM switches kernels at some size, and times across it cannot be interpolated.
 static const ProfileStage *nearest_(const Profile *profile, const AttentionShape *attention, bool first, bool last,
                                     bool kernel, const ProfileStage *other_than) {
     const ProfileStage *best = NULL;
@@ -240,8 +240,8 @@ static const ProfileStage *nearest_(const Profile *profile, const AttentionShape
     return best;
 }
 
-// Returns the layers of the complete model that was measured; 0 if the time of a layer alone is known, which makes the
-// times of other models known.
+// Returns the layers of the complete model that was measured; 0 if the time of a single layer is known, from which the
+// times of other numbers of layers follow.
 static int64_t whole_(const Profile *profile, const AttentionShape *attention, int64_t stages) {
     const ProfileStage *first = nearest_(profile, attention, true, stages == 1, false, NULL);
     const ProfileStage *last = nearest_(profile, attention, false, true, false, NULL);

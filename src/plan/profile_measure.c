@@ -258,7 +258,7 @@ static int measure_size_(Session *session, int mode, int64_t b, Error *err) {
         config_spread_layers(config, p); // measured with one chunk per stage, whatever the schedule
     if (measure_stage_(session, 0, err) != 0) return -1;
     if (p > 1 && measure_stage_(session, p - 1, err) != 0) return -1;
-    // The time of a layer alone is that of a middle stage, of the run or of three. Other chunks may be in the middle.
+    // The time of a single layer comes from a stage in the middle, of the run or, if it has none with layers, of three.
     int middle = 1;
     while (middle < p - 2 && config_layers(config, p, middle) == 0) middle++;
     if (p <= 2 || config_layers(config, p, middle) == 0) {

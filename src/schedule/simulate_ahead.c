@@ -140,7 +140,7 @@ void simrun_run_ahead(SimRun *run) {
         Edge *edge = i % 2 == 0 ? &run->down[i / 2] : &run->up[i / 2];
         edge->made_at = at, edge->arrived_at = at + window, edge->consumed_at = at + 2 * window;
     }
-    // As with a clock, messages that arrive at an instant come before those that leave.
+    // At one instant, messages arrive before others leave, as in run_with_clock_.
     for (advance_all_(run); run->ends.chains + run->leaving_count > 0 && !run->beyond; advance_all_(run)) {
         double next = run->ends.chains > 0 ? run->ends.heap[0].time : INFINITY;
         if (run->leaving_count > 0 && next > run->now) {

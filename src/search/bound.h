@@ -20,7 +20,7 @@ typedef struct Cut {
     Schedule lists; // placement and chunks only: one slot per stage, no lists
     Plan plan;
     int64_t least_bytes;       // bytes of the plan's fullest rank
-    int64_t recomputing_bytes; // a lower bound of them, whatever layers are recomputed
+    int64_t recomputing_bytes; // a lower bound of these bytes, whatever layers are recomputed
     PlanCosts costs;
     double after; // seconds of a step after the pipeline that overlap with nothing
 } Cut;

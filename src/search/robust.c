@@ -92,8 +92,8 @@ int robust_find(const SearchSpace *space, SearchResult *result, Error *err) {
     bare.hardware.step = 0;
     doubters_make(&doubters, &bare);
     for (int64_t i = 0; i < all; i++) items[i].forecast.time.step -= space->planner->hardware.step;
-    // 2. Plan the shown candidates, then the others up to the step above which they cannot matter with a doubt: they
-    // fail for their regret, and are not the fastest. With a tenth of the network, only the second condition counts.
+    // 2. Plan the shown candidates, then the others up to the step above which a candidate cannot matter with a doubt:
+    // its regret is too large, and it is not the fastest. With a tenth of the network, only the latter counts.
     int status = plan_again_(space, &doubters, again, 0, shown, NULL, err);
     for (int doubt = 0; doubt < DOUBTS; doubt++) {
         double least[2] = {INFINITY, INFINITY}; // least step of all candidates; of candidates that fit with 4 GiB more

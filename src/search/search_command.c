@@ -41,7 +41,7 @@ int search_load(Config *config, const char *path, const char *const *overrides, 
         if (config->place[config_find(layout_keys[key].name) - config_keys] == CONFIG_OVERRIDE)
             layout_put(&free, key, layout_get(&from, key));
     layout_set(&free, config);
-    // Whether gradients can be sharded depends on the layout: the planner leaves out layouts that cannot.
+    // Whether gradients can be sharded depends on the layout: the planner leaves out layouts in which they cannot.
     int shard = config->parallel.shard_gradients;
     if (shard == SHARD_ON) config->parallel.shard_gradients = SHARD_AUTO;
     int status = config_check(config, err);
@@ -153,8 +153,7 @@ static int searched_make_(Searched *searched, const Config *config, const Model 
     if (check_fixed_(&searched->space, err) != 0) return -1;
     if (base->program != 0) foreign_fix(base->program, base, &searched->space.keys);
     if (planner_create(planner, world, model, log, err) != 0) return -1;
-    // A profile made for the given configuration is used, as with --plan. Only in this case the written file names
-    // the profile.
+    // A profile made for the given configuration is used, as with --plan. Only then does the written file name it.
     if (planner_find_profile(planner, base, log, err) != 0) return -1;
     if (!planner->measured) base->hardware.profile[0] = '\0';
     if (planner->hardware.cpu) { // the file of --write has the rates that the search used, not the keys' defaults

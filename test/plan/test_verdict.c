@@ -1,5 +1,5 @@
-// The verdict compares the schedules that fit, and `auto` follows it. For a configuration that fits nowhere, finds the
-// fewest ranks.
+// The verdict compares the schedules that fit, and `auto` follows it. For a configuration that fits nowhere, a plan
+// names the fewest ranks on which the model fits.
 #include "models.h"
 #include "plan/plan_report.h"
 #include "plan/space.h"

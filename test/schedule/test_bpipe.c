@@ -225,7 +225,7 @@ TEST(the_smallest_number_of_slots_is_half_of_p_plus_2_rounded_up) {
     schedule_free(balanced(1, 3, bpipe_min_slots_host(1), EVICT_TO_HOST));
 }
 
-// The pass does not change F and B: balancing never changes the computation.
+// Balancing changes neither the order of F and B nor what they compute.
 static void assert_same_compute(const Schedule *base, const Schedule *schedule) {
     for (int s = 0; s < base->stages; s++) {
         int64_t next = 0;

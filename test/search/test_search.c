@@ -114,7 +114,7 @@ static const struct Case {
     // Recomputing a layer of experts takes less than half of a forward.
     {"configs/qwen3_30b_a3b.yaml",
      "model.layers=8 train.global_batch=16 hardware.gpu=h100 hardware.memory_gib=40 schedule.micro_batch=1", 4},
-    // An eviction's step is in class 0 by less than evictions have to save.
+    // A layout that evicts is in class 0, but by less than an eviction has to gain.
     {"configs/llama3_70b.yaml",
      "parallel.pipeline=4 model.layers=8 train.global_batch=8 hardware.gpu=a100-80g hardware.gpus_per_node=3 "
      "hardware.network_gb_s=12 hardware.host_gb_s=50 hardware.memory_gib=55",
