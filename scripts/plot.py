@@ -5,7 +5,6 @@
     scripts/plot.py timelines TRACE... -o FILE      several timelines, stacked on one scale, named after their files
     scripts/plot.py memory FILE... -o FILE          peak bytes of each stage by category, of plans or runs
     scripts/plot.py curves METRICS... -o FILE       loss and MFU of one or several runs, step by step
-    scripts/plot.py compare PLAN METRICS -o FILE    figures of a plan and of a run
     scripts/plot.py search SEARCH... -o FILE        the fronts of searches: memory of the fullest rank against the step
 
 FILE ends in .svg or .png; -o may be given several times. A picture appears complete or not at all. A step too long for
@@ -79,25 +78,6 @@ def draw_curves(options):
     return {"kind": "plots", "plots": plots, "width": 800}
 
 
-def draw_compare(options):
-    plan, run = [read_plan_or_metrics(path) for path in options.files]
-    if [type(plan), type(run)] != [Plan, Metrics]:
-        raise Failure(f"{options.files[0]}: compare wants a plan and a metrics file, in this order")
-    if len(plan.peak) != len(run.peak):
-        raise Failure(
-            f"{options.files[0]}: has {len(plan.peak)} stages, {options.files[1]} {len(run.peak)}; give a plan of the"
-            " same configuration")
-
-    def words(step, bubble, mfu):
-        figures = [(step, "step {:.1f} ms", 1), (bubble, "idle {:.1f} %", 100), (mfu, "MFU {:.1f} %", 100)]
-        return ", ".join(form.format(scale * value) for value, form, scale in figures if value is not None)
-
-    planned = f"planned from {plan.source}: {words(plan.step_ms, plan.bubble, plan.mfu)}"
-    measured = f"measured, medians: {words(*(run.median(key) for key in ('step_ms', 'bubble', 'mfu')))}"
-    blocks = [{"title": planned, "stages": plan.stages}, {"title": measured, "stages": run.stages}]
-    return {"kind": "memory", "blocks": blocks, "limit": 0, "width": 800}
-
-
 def point_of(best):
     """Returns GiB, seconds and a few words of a configuration on a front."""
     parallel, schedule = best["config"]["parallel"], best["config"]["schedule"]
@@ -148,10 +128,9 @@ def make(options):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     pictures = parser.add_subparsers(
-        dest="picture", required=True, metavar="timeline|timelines|memory|curves|compare|search")
+        dest="picture", required=True, metavar="timeline|timelines|memory|curves|search")
     for name, draw, count in (("timeline", draw_timelines, 1), ("timelines", draw_timelines, "+"),
-                              ("memory", draw_memory, "+"), ("curves", draw_curves, "+"), ("compare", draw_compare, 2),
-                              ("search", draw_search, "+")):
+                              ("memory", draw_memory, "+"), ("curves", draw_curves, "+"), ("search", draw_search, "+")):
         picture = pictures.add_parser(name)
         picture.add_argument("files", type=Path, nargs=count, metavar="FILE")
         picture.add_argument(

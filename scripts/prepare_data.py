@@ -79,11 +79,11 @@ def prepare(options):
         raise Failure(f"--output {options.output}: cannot be a folder: {error.strerror}") from None
     output, options.unpacked = Output(options, dtype), []
     output.discard()
-    sources = [bible_source()] if options.bible else open_sources(options)
-    rule = Rule(options.val_fraction, lambda limit: sum(source.count(limit) for source in sources))
     # With bytes as tokens, copying is faster than sending them to another process.
     processes = 1 if tokenizer.kind == "bytes" else options.jobs
     try:
+        sources = [bible_source()] if options.bible else open_sources(options)
+        rule = Rule(options.val_fraction, lambda limit: sum(source.count(limit) for source in sources))
         about = side_file(options, tokenizer, dtype, output)
         arguments = (options.tokenizer, options.eot, dtype)
         documents, blank, text = write_tokens(sources, rule, arguments, processes, output.splits)

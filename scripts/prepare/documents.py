@@ -32,8 +32,8 @@ class Text:
 class TextFile:
     """A document on disk, read in pieces, since it may be larger than memory."""
 
-    def __init__(self, path, size, file=None):
-        self.where, self.size, self.file = path, size, file or path  # file: the unpacked file if path is compressed
+    def __init__(self, path, size, file):
+        self.where, self.size, self.file = path, size, file  # file: the unpacked file if path is compressed
 
     def read(self, start, end):
         with open(self.file, "rb") as file:
@@ -119,7 +119,6 @@ def pieces(document, rule):
             yield document, split, low, high, low == start
 
 
-#
 # A source has a size in bytes, count(limit), and jobs(rule), which yields (bytes consumed, job). A job is a process's
 # unit of work: small to send, with a method pieces(rule), which also counts empty rows in `blank`.
 
@@ -152,42 +151,43 @@ class TextSource:
 
 
 class Rows:
-    """Documents from the rows of a table, each a text and its place. A row without text is no document."""
+    """A job with rows, each a text or None, and its place. A row without text is no document."""
 
-    def __init__(self, rows=()):
+    def __init__(self, rows):
         self.rows, self.blank = rows, 0
 
-    def texts(self):
-        return self.rows
-
     def pieces(self, rule):
-        for text, where in self.texts():
+        for text, where in self.rows:
             if text:
                 yield from pieces(Text(as_bytes(text, where), where), rule)
             else:
                 self.blank += 1
 
 
-class Lines(Rows):
-    """A range of lines of a JSON lines file. The process that tokenizes them also reads them."""
+class Table:
+    """A source of rows."""
 
-    def __init__(self, source, start, end, line):
-        super().__init__()
-        self.path, self.file, self.key = source.path, source.file, source.key
-        self.start, self.end, self.line = start, end, line
+    def __init__(self, path, size, key):
+        self.path, self.size, self.key = path, size, key
 
-    def texts(self):
-        data = TextFile(self.path, 0, self.file).read(self.start, self.end)
-        lines = data.split(b"\n")
-        if lines[-1] == b"":
-            lines.pop()
-        for line, row in enumerate(lines, self.line):
-            where = f"{self.path}:{line}"
-            yield self.text(as_text(row, where).removeprefix("\ufeff"), where) if row.strip() else None, where
+    def count(self, limit):
+        return sum(1 for _ in itertools.islice(filter(None, (text for text, _ in self.rows())), limit))
 
-    def text(self, row, where):
+
+class Lines:
+    """The rows of some lines of a JSON lines file. The process that tokenizes them also parses them."""
+
+    def __init__(self, path, key, data, first):
+        self.path, self.key, self.data, self.first = path, key, data, first
+
+    def __iter__(self):
+        for number, line in enumerate(self.data.removesuffix(b"\n").split(b"\n"), self.first):
+            where = f"{self.path}:{number}"
+            yield self.text(as_text(line, where).removeprefix("\ufeff"), where) if line.strip() else None, where
+
+    def text(self, line, where):
         try:
-            value = json.loads(row)
+            value = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise Failure(f"{where}: is not JSON ({error}); every line has to be one object") from None
         if not isinstance(value, dict):
@@ -201,40 +201,36 @@ class Lines(Rows):
         return value[self.key]
 
 
-class LinesSource:
-    def __init__(self, path, size, key, file=None):
-        self.path, self.size, self.key, self.file = path, size, key, file or path
+class LinesSource(Table):
+    def __init__(self, path, size, key, file):
+        super().__init__(path, size, key)
+        self.file = file
 
-    def has_text(self, line):
-        try:
-            return line.strip() != b"" and json.loads(line)[self.key] not in (None, "")
-        except (ValueError, RecursionError, TypeError, KeyError):
-            return True  # the process that tokenizes the line reports the error
-
-    def count(self, limit):
+    def blocks(self):
+        first = 1
         with open(self.file, "rb") as file:
-            return sum(1 for _ in itertools.islice(filter(self.has_text, file), limit))
+            while data := file.read(PIECE) + file.readline():
+                yield Lines(self.path, self.key, data, first)
+                first += data.count(b"\n")
+
+    def rows(self):
+        return itertools.chain.from_iterable(self.blocks())
 
     def jobs(self, rule):
-        start, line = 0, 1
-        with open(self.file, "rb") as file:
-            while block := file.read(PIECE) + file.readline():
-                yield len(block), Lines(self, start, start + len(block), line)
-                start += len(block)
-                line += block.count(b"\n")
+        return ((len(block.data), Rows(block)) for block in self.blocks())
 
 
-class ParquetSource:
+class ParquetSource(Table):
     """The parent reads the rows, since a file has one reader."""
 
-    ROWS = 256  # read at a time
+    AT_ONCE = 256
 
     def __init__(self, path, size, key):
-        self.path, self.size, self.key = path, size, key
+        super().__init__(path, size, key)
         self.arrow = library("pyarrow", f"reads {path}")
         self.parquet = library("pyarrow.parquet", f"reads {path}")
-        with self.problems(), self.open() as file:
-            self.rows, schema = file.metadata.num_rows, file.schema_arrow
+        with self.opened() as file:
+            self.number, schema = file.metadata.num_rows, file.schema_arrow
         if key not in schema.names:
             columns = ", ".join(schema.names)[:200]
             raise Failure(f"{path}: has no column {key!r}; name one of its columns with --key: {columns}")
@@ -242,32 +238,29 @@ class ParquetSource:
         if not (self.arrow.types.is_string(kind) or self.arrow.types.is_large_string(kind)):
             raise Failure(f"{path}: column {key!r} is {kind}, not text; name another column with --key")
 
-    def open(self):
-        return self.parquet.ParquetFile(self.path, memory_map=False)
-
     @contextlib.contextmanager
-    def problems(self):
+    def opened(self):
         try:
-            yield
+            with self.parquet.ParquetFile(self.path, memory_map=False) as file:
+                yield file
         except (self.arrow.ArrowException, OSError, UnicodeDecodeError) as error:
             reason = " ".join(str(error).split())[:300]
             raise Failure(f"{self.path}: cannot be read as a Parquet file: {reason}") from None
 
-    def texts(self):
-        with self.problems(), self.open() as file:
-            for batch in file.iter_batches(batch_size=self.ROWS, columns=[self.key], use_threads=False):
-                yield from batch.column(0).to_pylist()
-
-    def count(self, limit):
-        return sum(1 for _ in itertools.islice(filter(None, self.texts()), limit))
+    def rows(self):
+        with self.opened() as file:
+            batches = file.iter_batches(batch_size=self.AT_ONCE, columns=[self.key], use_threads=False)
+            texts = (text for batch in batches for text in batch.column(0).to_pylist())
+            for row, text in enumerate(texts, 1):
+                yield text, f"{self.path}: row {row}"
 
     def jobs(self, rule):
         some, size, done = [], 0, 0
-        for row, text in enumerate(self.texts(), 1):
-            some.append((text, f"{self.path}: row {row}"))
-            size += len(text or "")
+        for number, row in enumerate(self.rows(), 1):
+            some.append(row)
+            size += len(row[0] or "")
             if size >= PIECE:
-                now = self.size * row // self.rows
+                now = self.size * number // self.number
                 yield now - done, Rows(some)
                 some, size, done = [], 0, now
         yield self.size - done, Rows(some)
@@ -309,10 +302,11 @@ def check_text(path, file):
 
 
 def unpack(path, options):
-    """Unpacks `path` into an open temporary file next to the output, since jobs refer to places in the text,
-    which a compressed file does not have."""
+    """Unpacks `path` into a temporary file next to the output, since jobs refer to places in the text, which a
+    compressed file does not have. Returns its name; options.unpacked keeps it open."""
     program = UNPACKED[Path(path).suffix.lower()]
     file = tempfile.NamedTemporaryFile(dir=options.output, prefix=f".{options.name}.", suffix=f".{os.getpid()}.part")
+    options.unpacked.append(file)
     try:
         ended = subprocess.run([program, "-dc", "--", path], stdout=file, stderr=subprocess.PIPE, check=False)
     except FileNotFoundError:
@@ -325,33 +319,28 @@ def unpack(path, options):
             " again")
     if os.path.getsize(file.name) == 0:
         raise Failure(f"{path}: unpacks to nothing; leave it out or name another file")
-    return file
+    return file.name
 
 
 def open_sources(options):
-    """Returns the sources: one for each sequence of plain text files, and one for each other file."""
-    sources, texts = [], []
+    """Returns a source for each file."""
+    sources = []
     for path in options.files:
-        size, file, name = size_of(path), None, Path(path)
-        if name.suffix.lower() in UNPACKED:
-            options.unpacked.append(unpack(path, options))
-            file, name = options.unpacked[-1].name, name.with_suffix("")
+        size, file, name = size_of(path), path, Path(path)
+        packed = name.suffix.lower() in UNPACKED
+        if packed:
+            file, name = unpack(path, options), name.with_suffix("")
             size = os.path.getsize(file)
         kind = options.format if options.format != "auto" else FORMATS.get(name.suffix.lower(), "text")
-        if kind == "parquet" and file is not None:
+        if kind == "parquet" and packed:
             raise Failure(f"{path}: Parquet is compressed inside; unpack this file first")
-        if kind != "parquet":
-            check_text(path, file or path)
-        if kind != "text" and texts:
-            sources.append(TextSource(texts))
-            texts = []
-        if kind == "text":
-            texts.append(TextFile(path, size, file))
-        elif kind == "jsonl":
-            sources.append(LinesSource(path, size, options.key, file))
-        else:
+        if kind == "parquet":
             sources.append(ParquetSource(path, size, options.key))
-    return sources + ([TextSource(texts)] if texts else [])
+            continue
+        check_text(path, file)
+        sources.append(TextSource([TextFile(path, size, file)]) if kind == "text"
+                       else LinesSource(path, size, options.key, file))
+    return sources
 
 
 def bible_source():

@@ -52,7 +52,6 @@ PICTURES = {
     "curves": ["curves", "metrics.jsonl"],
     "curves_of_two": ["curves", "metrics.jsonl", "metrics.jsonl"],
     "curves_of_a_dry_run": ["curves", "dry.jsonl"],
-    "compare": ["compare", "plan1.json", "metrics.jsonl"],
 }
 
 
@@ -161,12 +160,10 @@ def test_a_resumed_run_goes_on_and_a_new_one_begins_anew(wrote):
 
 
 @pytest.mark.thorough
-def test_a_folder_that_is_not_there_a_wrong_step_and_another_layout(wrote, tmp_path):
+def test_a_folder_that_is_not_there_and_a_wrong_step(wrote, tmp_path):
     for words, picture, sentence in (
         (["curves", "metrics.jsonl"], "none/p.png", "none/p.png: cannot be written: No such file or directory"),
         (["timeline", "run.json", "--step", "4"], "p.png", "has no step 4; it has step 1 to step 3"),
-        (["compare", "plan4.json", "metrics.jsonl"], "p.png", "has 4 stages"),
-        (["compare", "metrics.jsonl", "plan1.json"], "p.png", "a plan and a metrics file, in this order"),
     ):
         ended = plot(*files(words, wrote), "-o", tmp_path / picture)
         assert ended.returncode == 1 and sentence in ended.stderr and ended.stderr.count("\n") == 1

@@ -40,7 +40,7 @@ FORMS = ["", "not JSON\n", "[" * 100000 + "\n", "[1]\n", "3\n", "{}\n", '{"stage
          '{"stages": 3, "verdict": {}}', '{"stages": [{"memory": {}, "peak_bytes": NaN}], "verdict": {}}']
 
 
-PICTURES = ("timeline FILE", "timelines FILE", "memory FILE", "curves FILE", "compare FILE FILE", "search FILE")
+PICTURES = ("timeline FILE", "timelines FILE", "memory FILE", "curves FILE", "search FILE")
 
 
 @pytest.mark.parametrize("content", FORMS, ids=range(len(FORMS)))
