@@ -10,6 +10,7 @@ import json
 import os
 import pty
 import random
+import re
 import resource
 import shutil
 import signal
@@ -35,13 +36,13 @@ def prepared(*arguments, **options):
 
 
 def tokens(folder, pattern):
-    """Checks each shard's header; returns all tokens of the shards in name order."""
+    """Checks each shard's header, of either kind; returns all tokens of the shards in name order."""
     everything = []
     for path in sorted(folder.glob(pattern)):
         data = path.read_bytes()
-        header, body = array.array("i", data[:1024]), array.array("H", data[1024:])
-        assert header[:3].tolist() == [20240520, 1, len(body)]
-        assert not any(header[3:])
+        header = array.array("i", data[:1024])
+        body = array.array({(20240520, 1): "H", (20240801, 7): "I"}[tuple(header[:2])], data[1024:])
+        assert header[2] == len(body) and not any(header[3:])
         everything += body
     return everything
 
@@ -57,6 +58,7 @@ def refused(tmp_path, words, *arguments, **options):
     assert words in result.stderr
     assert result.stderr.count("\n") == 1, result.stderr
     assert not list((tmp_path / "out").glob("*")) + list((tmp_path / "out").glob(".*"))
+    return result.stderr
 
 
 # ---- plain text ------------------------------------------------------------------------------------------------------
@@ -119,6 +121,8 @@ def test_compressed_files_give_the_tokens_of_what_they_hold(tmp_path, program, s
 
 @pytest.mark.parametrize(("name", "data", "words"), [
     ("absent.txt", None, "absent.txt: No such file"),
+    ("folder", Path.mkdir, "folder: is a folder or a pipe"),
+    ("pipe", os.mkfifo, "pipe: is a folder or a pipe"),  # and is not waited for
     ("empty.txt", b"", "empty.txt: is empty"),
     ("packed.jsonl", b"\xfd7zXZ\0", "packed.jsonl: holds xz data and not text; unpack it"),
     ("a.tar.gz", gzip.compress(b"a.txt".ljust(257, b"\0") + b"ustar\0", mtime=0), "holds tar data and not text"),
@@ -128,16 +132,11 @@ def test_compressed_files_give_the_tokens_of_what_they_hold(tmp_path, program, s
     ("short.txt", b"x", "1 bytes of text are not enough"),
 ])
 def test_what_cannot_be_used_is_one_sentence_and_leaves_nothing(tmp_path, name, data, words):
-    if data is not None:
+    if callable(data):
+        data(tmp_path / name)
+    elif data is not None:
         (tmp_path / name).write_bytes(data)
-    refused(tmp_path, words, tmp_path / name)
-
-
-def test_a_folder_and_a_pipe_are_refused_at_once(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path, tmp_path / "pipe"):
-        result = prepare(path, "-o", tmp_path / "out", timeout=20)
-        assert result.returncode == 1 and f"{path}: is a folder or a pipe" in result.stderr
+    refused(tmp_path, words, tmp_path / name, timeout=60)
 
 
 def test_a_failure_leaves_the_earlier_set_as_it_was(tmp_path):
@@ -150,9 +149,16 @@ def test_a_failure_leaves_the_earlier_set_as_it_was(tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.glob("*")} == before
 
 
-def test_usage_errors_name_the_argument(tmp_path):
-    for arguments in ([], ["--bible", "a.txt"], ["a.txt", "--val-fraction", "0.9"], ["a.txt", "--shard-tokens", "1"]):
-        assert prepare(*arguments, "-o", tmp_path).returncode == 2
+@pytest.mark.parametrize(("arguments", "words"), [
+    ("", "give either --bible or the files"), ("--bible a.txt", "give either --bible or the files"),
+    ("a.txt --val-fraction 0.9", "--val-fraction 0.9: use a number"), ("a.txt -j 0", "--jobs 0: use a number"),
+    ("a.txt --shard-tokens 1", "--shard-tokens 1: use a number"),
+    # Its files would be taken for others.
+    *((f"a.txt --name {name}", f"--name '{name}': ") for name in ("a/b", ".a", "a.tokenizer", "a_train", "a_val")),
+])
+def test_usage_errors_name_the_argument(tmp_path, arguments, words):
+    ended = prepare(*arguments.split(), "-o", tmp_path)
+    assert ended.returncode == 2 and words in ended.stderr and list(tmp_path.iterdir()) == []
 
 
 def test_without_the_bible_the_error_names_both_ways_out(tmp_path):
@@ -414,19 +420,10 @@ def test_a_vocabulary_beyond_16_bits_makes_wide_tokens_or_is_refused(corpus, tmp
         arguments = [tmp_path / "a.txt", "--tokenizer", tmp_path / "wide.json", "--eot", "w1", "--val-fraction", 0]
         prepared(*arguments, "-o", tmp_path, "--name", dtype)
         assert json.loads((tmp_path / f"{dtype}.json").read_text())["dtype"] == dtype
-        data = (tmp_path / f"{dtype}_train_000.bin").read_bytes()[1024:]
-        assert array.array("H" if dtype == "uint16" else "I", data).tolist() == [1, count - 1]
+        assert (tmp_path / f"{dtype}_train_000.bin").stat().st_size == 1024 + 2 * int(dtype[4:]) // 8
+        assert tokens(tmp_path, f"{dtype}_train_*.bin") == [1, count - 1]
     words = "has a vocabulary of 65537, and uint16 holds 65536; use --dtype uint32"
     refused(tmp_path, words, *arguments, "--dtype", "uint16")
-
-
-def test_llama3_files_have_wide_tokens(corpus, tmp_path):
-    prepared(corpus / "set.jsonl", "-o", tmp_path, "--dtype", "uint32", "--val-fraction", 0)
-    data = (tmp_path / "text_train_000.bin").read_bytes()
-    header, body = array.array("i", data[:1024]), array.array("I", data[1024:])
-    assert header[:3].tolist() == [20240801, 7, len(body)]
-    assert body.tolist() == [token for text in TEXTS for token in document(text.encode())]
-    assert json.loads((tmp_path / "text.json").read_text())["dtype"] == "uint32"
 
 
 def test_empty_rows_are_counted_and_take_no_place(tmp_path):
@@ -451,21 +448,18 @@ def test_documents_are_numbered_and_not_empty_rows(tmp_path, empty):
     assert tokens(tmp_path, "text_val_*.bin") == sum(held, [])
 
 
+@needs("tokenizers")
 @pytest.mark.parametrize("name", ["bad.txt", "bad.jsonl"])
 def test_a_compressed_file_that_is_not_utf8_is_one_sentence(corpus, tmp_path, name):
-    (tmp_path / name).write_bytes(b'{"text": "a\xff"}\n')
-    subprocess.run(["gzip", "-kq", tmp_path / name], check=True)
-    kind = "hf.json" if (corpus / "hf.json").exists() else "bytes"
-    result = prepare(tmp_path / f"{name}.gz", "-o", tmp_path / "out", "--tokenizer",
-                     corpus / kind if kind != "bytes" else kind)
-    assert result.returncode == 1 and len(result.stderr.strip().splitlines()) == 1, result.stderr
-    assert "is not UTF-8" in result.stderr and not list((tmp_path / "out").glob("*"))
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(b'{"text": "a\xff"}\n'))
+    refused(tmp_path, "is not UTF-8", tmp_path / f"{name}.gz", "--tokenizer", corpus / "hf.json")
 
 
 def test_rows_of_several_files_are_numbered_through(tmp_path):
     for name, numbers in (("a.jsonl", range(1, 31)), ("b.jsonl", range(31, 61))):
         (tmp_path / name).write_text("".join(f'{{"body": "row {number}"}}\n' for number in numbers))
-    prepared(tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--key", "body", "-o", tmp_path)
+    prepared(tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--key", "body", "-o", tmp_path, "--dtype", "uint32")
+    assert (tmp_path / "text_val_000.bin").read_bytes()[:4] == array.array("i", [20240801]).tobytes()
     assert tokens(tmp_path, "text_val_*.bin") == sum((document(b"row %d" % number) for number in (20, 40, 60)), [])
 
 
@@ -514,17 +508,13 @@ def test_a_bad_row_is_named_and_leaves_nothing(corpus, tmp_path, name, kind):
     refused(tmp_path, words, tmp_path / "bad.jsonl", "--tokenizer", tokenizer, "-j", 2)
 
 
-@pytest.mark.parametrize("name", ["a/b", ".a", "a.tokenizer", "a_train", "a_val"])
-def test_a_name_whose_files_would_be_taken_for_others_is_refused(corpus, tmp_path, name):
-    ended = prepare(corpus / "set.jsonl", "-o", tmp_path, "--name", name)
-    assert ended.returncode == 2 and f"--name '{name}': " in ended.stderr and list(tmp_path.iterdir()) == []
-
-
 @needs("sentencepiece")
-def test_text_that_is_not_utf8_is_named_with_its_byte(corpus, tmp_path):
-    (tmp_path / "bad.txt").write_bytes(b"x" * 2000 + b"\n\xc3(")
-    refused(tmp_path, "bad.txt: byte 2001 (0xc3) is not UTF-8", tmp_path / "bad.txt", "--tokenizer",
-            corpus / "sp.model", "--val-fraction", 0)
+@pytest.mark.parametrize(("before", "place"), [(2001, "byte 2001"), (1 << 20, "from byte 10[0-9]{5} on: byte [0-9]{1,5}")])
+def test_text_that_is_not_utf8_is_named_with_its_byte(corpus, tmp_path, before, place):
+    (tmp_path / "bad.txt").write_bytes(b"word\n" * (before // 5) + b"x" * (before % 5) + b"\xc3(")
+    said = refused(tmp_path, " (0xc3) is not UTF-8", tmp_path / "bad.txt", "--tokenizer", corpus / "sp.model",
+                   "--val-fraction", 0)
+    assert re.search(f"bad.txt: {place} ", said) and sum(map(int, re.findall("byte ([0-9]+)", said))) == before
 
 
 @pytest.mark.thorough
