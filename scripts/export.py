@@ -10,15 +10,13 @@ bytes do not fit.
 
 import argparse
 import json
-import re
 import sys
 import tempfile
 from pathlib import Path
 
 import dialects
-import run_files
 from foreign import megatron, nanotron, torchtitan
-from run_files import GIB, Failure, finish, read_text
+from run_files import GIB, Failure, ask_family, finish
 
 # Keys without effect on the layout, the memory or the update of a step.
 ASIDE = {"train.tokens", "train.max_restarts", "train.peer_timeout_s", "train.timeout_s", "train.skip_bad_steps",
@@ -26,11 +24,9 @@ ASIDE = {"train.tokens", "train.max_restarts", "train.peer_timeout_s", "train.ti
          "schedule.expert_rows"}
 
 
-def ask(path, *words):
-    """Returns the answer of the trainer of the file's family; parses it if it is JSON."""
-    family = "gpt" if re.search(r'family"?: "?gpt|"gpt2"', read_text(path)) else "llama"
-    said = run_files.ask(run_files.trainer(family), path, *words)
-    return json.loads(said) if "--json" in words else said
+def planned(path, *words):
+    """Returns the plan of the trainer of the file's family."""
+    return json.loads(ask_family(path, "--plan", "--json", *words)[1])
 
 
 def matters(key, config):
@@ -95,7 +91,7 @@ def notes(options, plan, text):
         path = Path(folder) / "back.yaml"
         sections = understood(options.to, text, config)
         path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in sections.items()))
-        back = ask(path, "--plan", "--json")
+        back = planned(path)
         for key, ours, theirs in differences(config, back["config"]):
             yield f"cannot be said: {key}: {json.dumps(ours)}; it becomes {json.dumps(theirs)}"
         if plan["step_ms"] and back["step_ms"]:
@@ -109,7 +105,7 @@ def bytes_there(ours, path, program, words=()):
         return  # nanotron has neither
     title = {"megatron": "Megatron-LM"}.get(program, program)
     try:
-        stages = ask(path, "--plan", "--json", "--for", program, *words)["stages"]
+        stages = planned(path, "--for", program, *words)["stages"]
     except Failure as failure:
         if "does not support this" not in str(failure):
             raise
@@ -164,7 +160,7 @@ def layers_there(config):
 
 
 def main(options):
-    plan = ask(options.config, "--plan", "--json")
+    plan = planned(options.config)
     if plan["config"]["model"]["kv_lora"] > 0:
         raise Failure(f"{options.config}: latent attention (model.kv_lora) cannot be written in another program's words"
                       " yet; use a model without it")

@@ -25,7 +25,7 @@ import tempfile
 from array import array
 from pathlib import Path
 
-from run_files import Failure, ask, finish, form_of, read_text, trainer
+from run_files import Failure, ask, ask_family, finish, form_of, read_text
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -52,18 +52,9 @@ def read_model(options):
     """Returns the model section that the trainer of its family reads from config.json, and that trainer."""
     path, window = config_of(options.folder)
     bound = ["-o", f"model.seq_len={window}"] if window else []
-    for program in [options.trainer] if options.trainer else map(trainer, ("llama", "gpt")):
-        if not Path(program).exists():
-            raise Failure(f"{program}: not found; run make, or name another with --trainer")
-        refused = ""
-        try:
-            said = ask(program, path, "-q", *bound, "--plan", "--json")
-        except Failure as failure:
-            refused = str(failure)
-        if "model.family: " not in refused:
-            break
-    if refused:
-        raise Failure(refused.partition(": ")[2])
+    if options.trainer and not options.trainer.exists():
+        raise Failure(f"{options.trainer}: not found; run make, or name another with --trainer")
+    program, said = ask_family(path, "-q", *bound, "--plan", "--json", programs=options.trainer and [options.trainer])
     with form_of(program, "trainer that answers --plan --json; name another with --trainer"):
         model = json.loads(said)["config"]["model"]
     scaled = model["rope_scaling"] != "none"

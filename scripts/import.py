@@ -21,7 +21,7 @@ import json
 import sys
 from pathlib import Path
 
-from export import ask
+from export import planned
 from foreign import megatron, nanotron, nemo, torchtitan
 from foreign.documents import refuse_others
 from foreign.settings import unused
@@ -35,7 +35,7 @@ def converted(options):
     """Returns our configuration and the Settings."""
     if options.gpus is not None and not 0 < options.gpus <= 1 << 20:
         raise Failure(f"--gpus {options.gpus}: is out of range; use 1 or more")
-    model = ask(options.model, "--plan", "--json")["config"]["model"] if options.model else None
+    model = planned(options.model)["config"]["model"] if options.model else None
     if options.program == "megatron":
         if not options.words:
             raise Failure("megatron: takes a launch script or flags; see --help")

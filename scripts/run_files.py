@@ -300,6 +300,18 @@ def ask(program, config, *words, fits=True):
     return ended.stdout
 
 
+def ask_family(config, *words, programs=None):
+    """Returns the trainer of the configuration's family, and its output."""
+    for program in programs or map(trainer, ("llama", "gpt")):
+        try:
+            return program, ask(program, config, *words)
+        except Failure as failure:
+            refused = failure
+        if "model.family: " not in str(refused):
+            break
+    raise refused
+
+
 def read_plan_or_metrics(path):
     text = read_text(path)
     with form_of(path, "plan or metrics file"):

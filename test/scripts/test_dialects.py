@@ -102,7 +102,7 @@ def test_what_cannot_be_said_is_named(tmp_path):
     lost = {"schedule.name", "train.z_loss", "parallel.layers"}
     assert lost >= unsaid(script("export.py", path, "--to", "nanotron")) != set()
     assert "Megatron-LM needs" in script("export.py", path, "--to", "megatron").stdout
-    path.write_text(text.replace("name: 1f1b", "name: gpipe"))
+    path.write_text(text.replace("name: 1f1b", "name: gpipe") + "# unlike family: gpt\n")
     answer = script("export.py", path, "--to", "torchtitan").stdout
     assert '"GPipe"' in answer and "bytes of a rank are not known: --plan --for torchtitan has no schedule" in answer
     path.write_text(text.replace("  heads: 64", "  heads: 64\n  head_dim: 64").replace("steps: 100\n", "steps: 100\n"

@@ -509,7 +509,7 @@ def test_a_bad_row_is_named_and_leaves_nothing(corpus, tmp_path, name, kind):
 
 
 @needs("sentencepiece")
-@pytest.mark.parametrize(("before", "place"), [(2001, "byte 2001"), (1 << 20, "from byte 10[0-9]{5} on: byte [0-9]{1,5}")])
+@pytest.mark.parametrize(("before", "place"), [(2001, "byte 2001"), (1 << 20, "from byte 10[0-9]{5} on: byte [0-9]+")])
 def test_text_that_is_not_utf8_is_named_with_its_byte(corpus, tmp_path, before, place):
     (tmp_path / "bad.txt").write_bytes(b"word\n" * (before // 5) + b"x" * (before % 5) + b"\xc3(")
     said = refused(tmp_path, " (0xc3) is not UTF-8", tmp_path / "bad.txt", "--tokenizer", corpus / "sp.model",
