@@ -10,13 +10,16 @@ function save(name, text, type) {
 // Keys that hardware.gpu sets if it is an override; in a file, the keys next to it would take precedence.
 const OF_GPU = /^  (peak_tflops|memory_gib|memory_gb_s|pair_gb_s|tensor_gb_s|network_gb_s|host_gb_s|gpu_watts):/;
 
-// Returns the configuration as YAML: the ready-made text, with the overrides replacing its lines.
-function yamlOf({config, overrides}) {
-  if (typeof config === "object") return JSON.stringify(config, null, 2) + "\n" + overrides.map((one) => `# -o ${one}\n`).join("");
+// Returns the configuration as YAML: the ready-made text, with the overrides replacing its lines. A pasted one is written
+// as the program resolved it.
+function yamlOf({config, overrides}, plan) {
+  if (typeof config === "object")
+    return Object.entries(plan.config).map(([section, keys]) => [`${section}:`, ...Object.entries(keys).map(([key, value]) => `  ${key}: ${JSON.stringify(value)}`), ""].join("\n")).join("");
+  const plain = (text) => /^([\w.+-]+|["'[].*)$/.test(text) ? text : JSON.stringify(text);
   const other = overrides.some((one) => one.startsWith("hardware.gpu="));
   const lines = CONFIGS[config].split("\n").filter((line) => line.trim() && !(other && OF_GPU.test(line)));
   for (const one of overrides) {
-    const [path, value] = [one.slice(0, one.indexOf("=")), one.slice(one.indexOf("=") + 1) || '""'], [section, key] = path.split(".");
+    const [path, value] = [one.slice(0, one.indexOf("=")), plain(one.slice(one.indexOf("=") + 1))], [section, key] = path.split(".");
     let at = lines.indexOf(section + ":");
     if (at < 0) at = lines.push(section + ":") - 1;
     let end = at + 1;
@@ -30,7 +33,7 @@ function yamlOf({config, overrides}) {
 async function saveText() {
   const {config, overrides} = shown.asked;
   const answer = await planner.ask({config, overrides, args: ["--schedule"]});
-  save("schedule.txt", answer.out || answer.err, "text/plain");
+  if (answer.code === 0) save("schedule.txt", answer.out, "text/plain"); else byId("said").textContent = toldBy(answer).error;
 }
 
 function saveSvg() {
@@ -45,8 +48,17 @@ function keep() {
   history.replaceState(null, "", "#" + encodeURIComponent(JSON.stringify(texts)));
 }
 
+// Takes the state from the link, if there is one; it has no fields that were empty. Returns false if it is damaged.
 function restore() {
-  try { Object.assign(state, JSON.parse(decodeURIComponent(location.hash.slice(1)))); } catch { /* no link, or a damaged one */ }
+  if (location.hash.length < 2) return true;
+  try {
+    const kept = JSON.parse(decodeURIComponent(location.hash.slice(1)));
+    const whole = (one) => one !== null && typeof one === "object";
+    const forms = {times: (one) => whole(one) && Object.values(one).every(Number.isFinite), rows: Array.isArray, taken: Array.isArray};
+    if (!whole(kept) || !Object.entries(kept).every(([name, value]) => name in forms ? forms[name](value) : typeof value === "string")) return false;
+    Object.assign(state, {gpu: "", b: ""}, kept);
+    return true;
+  } catch { return false; }
 }
 
 // ---- controls ------------------------------------------------------------------------------------------------------------

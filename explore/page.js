@@ -14,7 +14,8 @@ const OWN = "own";
 const bytesOf = (base64) => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const colors = () => PALETTES[dark.matches ? "dark" : "light"];
-const seconds = (ms) => ms >= 1e4 ? (ms / 1e3).toPrecision(3) + " s" : +ms.toPrecision(3) + " ms";
+const seconds = (ms) => ms >= 1e6 ? Math.round(ms / 1e3).toLocaleString("en") + " s" : ms >= 1e4 ? (ms / 1e3).toPrecision(3) + " s" : +ms.toPrecision(3) + " ms";
+const lines = (text) => text.split("\n").map((line) => line.trim()).filter((line) => line);
 const percent = (share) => share === null || share === undefined ? "-" : (100 * share).toFixed(1) + " %";
 
 // ---- the program, in the page and in workers ---------------------------------------------------------------------------
@@ -36,6 +37,12 @@ window.explore = {
 
 function said({code, out, err}) {
   return code === 0 ? out : err;
+}
+
+// Returns the choices that the program tells of on stderr, and the error, which is the last line, or "".
+function toldBy({code, err}) {
+  const told = lines(err).map((line) => line.replace(/^explore: /, ""));
+  return {error: code === 0 ? "" : told.pop() ?? "", choices: told};
 }
 
 class Hand {
@@ -66,18 +73,17 @@ const planner = new Hand(), seeker = new Hand(), prover = new Hand();
 
 const state = {config: "gpt3_96b", gpu: "a100-80g", b: "2", own: "", times: {...TIMES}, list: "", rows: null};
 
-// Returns the configuration (a name or an object) and the overrides.
-function question() {
-  let config = state.config;
-  if (config === OWN) {
-    try { config = JSON.parse(state.own); } catch (error) { return {error: "config.json: " + error.message}; }
-    if (typeof config !== "object" || config === null)
-      return {error: "config.json: is no object; paste the whole file"};
-  }
+// Fields and lines that a search is free to change: those of the layout, and the keys that the last search has found.
+const FREE = ["p", "t", "d", "b", "schedule", "bpipe"];
+const more = () => lines(state.more || "");
+const given = () => more().filter((line) => !state.taken?.includes(line));
+
+// Returns the configuration (a name or {text}) and the overrides. free: without what a search may change.
+function question(free = false) {
+  const config = state.config === OWN ? {text: state.own} : state.config;
   const overrides = ["hardware.device=cuda", "hardware.profile="];
-  for (const [field, key] of Object.entries(KEYS)) if (state[field]) overrides.push(`${key}=${state[field]}`);
-  for (const line of (state.more || "").split("\n")) if (line.trim()) overrides.push(line.trim());
-  return {config, overrides};
+  for (const [field, key] of Object.entries(KEYS)) if (state[field] && !(free && FREE.includes(field))) overrides.push(`${key}=${state[field]}`);
+  return {config, overrides: [...overrides, ...(free ? given() : more())]};
 }
 
 // Returns the overrides that make a row of the table the plan's own schedule.
@@ -100,13 +106,11 @@ function rowName(row) {
          (row.recompute && row.recompute !== "none" ? `, ${row.recompute}` : "");
 }
 
-function command({config, overrides}) {
-  const family = typeof config === "object" ? (config.model?.family ?? (/gpt/i.test(config.model_type) ? "gpt" : "llama")) :
-                 /family: (\w+)/.exec(CONFIGS[config])?.[1];
-  const given = overrides.filter((one) => one !== "hardware.device=cuda");
-  const quote = (one) => /^[\w.=,-]+$/.test(one) ? one : `'${one}'`;
-  return `./train_${family} -c ${typeof config === "object" ? "config.json" : `configs/${config}.yaml`} ` +
-         given.map((one) => "-o " + quote(one)).join(" ") + " --plan";
+function command({config, overrides}, family) {
+  const asked = overrides.filter((one) => one !== "hardware.device=cuda");
+  const quote = (one) => /^[\w.=,-]+$/.test(one) ? one : `'${one.replace(/'/g, "'\\''")}'`;
+  return `./train_${family} -c ${typeof config !== "object" ? `configs/${config}.yaml` : /^\s*\{/.test(config.text) ? "config.json" : "config.yaml"} ` +
+         asked.map((one) => "-o " + quote(one)).join(" ") + " --plan";
 }
 
 // ---- answers -----------------------------------------------------------------------------------------------------------
@@ -117,16 +121,14 @@ const studied = {trace: null, view: null, places: [], marked: null};
 async function ask() {
   keep();
   const asked = question(), serial = ++shown.serial, began = performance.now();
-  if (asked.error) return fail(asked.error);
   const answer = await planner.ask({...asked, args: ["--plan", "--json", "--trace", "trace.json"], trace: true});
   if (serial !== shown.serial) return;
-  if (answer.code !== 0) return fail(answer.err);
+  if (answer.code !== 0) return fail(toldBy(answer).error);
   shown.plan = JSON.parse(answer.out);
   shown.asked = asked;
-  const given = {name: "as asked", row: null, trace: readTrace(answer.trace)};
-  shown.traces = [given];
-  byId("command").textContent = command(asked);
-  writeAnswer();
+  shown.traces = [{name: "as asked", row: null, trace: readTrace(answer.trace)}];
+  byId("command").textContent = command(asked, shown.plan.config.model.family);
+  writeAnswer(toldBy(answer).choices);
   shown.refused = [];
   showAll();
   shown.firstMs = performance.now() - began;
@@ -142,7 +144,7 @@ async function askReasons({config, overrides}, serial) {
   for (const name of names) {
     const answer = await planner.ask({config, overrides: [...overrides, `schedule.name=${name}`, "schedule.bpipe=off"], args: ["--schedule"]});
     if (serial !== shown.serial) return;
-    const reason = answer.code === 0 ? "the other keys leave it out" : answer.err.replace(/^explore: /, "").replace(/^-o /, "").split("\n")[0];
+    const reason = answer.code === 0 ? "the other keys leave it out" : toldBy(answer).error.replace(/^-o /, "");
     shown.refused.push({name, refused: reason, fits: false});
   }
   if (names.length) writeTable();
@@ -161,7 +163,7 @@ async function addRow(row, serial, redraw = true) {
   const {config, overrides} = shown.asked;
   const answer = await planner.ask({config, overrides: [...overrides, ...rowOverrides(found)], args: ["--plan", "--json", "--trace", "trace.json"], trace: true});
   if (serial !== shown.serial) return;
-  if (answer.code !== 0) { byId("said").textContent = answer.err; return; }
+  if (answer.code !== 0) { byId("said").textContent = toldBy(answer).error; return; }
   shown.traces.push({name: rowName(found), row: found, trace: readTrace(answer.trace), plan: JSON.parse(answer.out)});
   if (redraw) { keepRows(); showAll(); }
 }
@@ -171,15 +173,17 @@ function keepRows() {
   keep();
 }
 
-function fail(text) {
+// Shows the error, and no plan.
+function fail(error) {
   shown.plan = null;
-  byId("answer").innerHTML = "";
-  byId("answer").append(text.replace(/^explore: /, "").replace(/\n.*/s, ""));
+  byId("answers").classList.add("failed");
+  byId("answer").textContent = error;
   byId("answer").className = "bad";
   byId("verdict").textContent = byId("given").textContent = "";
 }
 
-function writeAnswer() {
+function writeAnswer(choices) {
+  byId("answers").classList.remove("failed");
   const plan = shown.plan, fullest = plan.stages.reduce((a, b) => b.peak_bytes > a.peak_bytes ? b : a);
   const fits = plan.stages.every((stage) => stage.fits), best = plan.schedules[plan.best];
   const others = plan.others.map((one) => `${one.program} ${seconds(one.mid_ms)}`).join(", ");
@@ -187,7 +191,7 @@ function writeAnswer() {
   const lost = !band && others ? ` with nothing lost (as published runs of others: ${others})` : "";
   const answer = byId("answer");
   const {model, train, hardware} = plan.config, whole = (n) => Math.round(n).toLocaleString("en"), days = plan.budget?.whole?.days;
-  const time = days < 1 ? `${+(24 * days).toPrecision(2)} hours` : `${days < 10 ? +days.toPrecision(2) : whole(days)} days`;
+  const hours = +(24 * days).toPrecision(2), time = days < 1 ? `${hours} hour${hours === 1 ? "" : "s"}` : `${days < 10 ? +days.toPrecision(2) : whole(days)} days`;
   const active = model.experts > 0 ? `, ${whole(plan.model.active_parameters)} of them active` : "";
   byId("given").textContent = `${model.family}, ${whole(plan.model.parameters)} parameters${active}, ${train.precision}` +
     `${train.fp8 === "off" ? "" : ` with products in 8 bits (${train.fp8})`}, ${whole(model.seq_len)} tokens a sequence, ` +
@@ -200,7 +204,7 @@ function writeAnswer() {
     `(${whole(plan.tokens_per_s_gpu)} a GPU)${days ? `; the run takes ${time}` : ""}. The fullest stage, ${fullest.stage}, needs ${(fullest.peak_bytes / GIB).toFixed(1)} GiB and `,
     strong(fits ? "fits" : "does not fit", fits ? "good" : "bad"), ".",
     best ? ` Fastest that fits: ${rowName(best)}, ${seconds(best.step_ms)}.` : " No schedule of this layout fits.");
-  byId("verdict").textContent = "Does BPipe pay? " + plan.verdict.reason;
+  byId("verdict").textContent = [`Does BPipe pay? ${plan.verdict.reason}`, ...choices].join("\n");
 }
 
 function strong(text, kind = "") {
@@ -336,10 +340,9 @@ function drawBars() {
   keysOf(byId("memory-keys"), memoryKeys(blocks).map(([words, name]) => [words, colors()[name]]));
 }
 
-// Returns the memory of the GPU minus the reserve, as the verdict's sentence names them.
-function limitOf(plan) {
-  const found = /([\d.]+) GiB are in reserve of ([\d.]+) GiB/.exec(plan.verdict.reason);
-  return found ? (found[2] - found[1]) * GIB : 0;
+// Returns the memory of the GPU minus the reserve; 0 if it is unknown.
+function limitOf({config: {hardware}}) {
+  return typeof hardware.memory_gib === "number" ? (hardware.memory_gib - hardware.reserve_gib) * GIB : 0;
 }
 
 function drawFound() {
@@ -399,19 +402,18 @@ function follow(canvas, of, draw, say, unit) {
 // ---- the search --------------------------------------------------------------------------------------------------------
 
 async function search() {
-  const asked = question();
-  if (asked.error) return fail(asked.error);
-  const fixed = asked.overrides.filter((one) => !/^(schedule\.name|schedule\.bpipe|schedule\.micro_batch|parallel\.)/.test(one) && !state.taken?.includes(one));
   const gpus = state.gpus || String(shown.plan?.world ?? 32), began = performance.now();
   const tick = setInterval(() => { byId("progress").textContent = `searching for ${gpus} GPUs, ${((performance.now() - began) / 1e3).toFixed(1)} s`; }, 100);
+  byId("search").disabled = true;
   byId("cancel").hidden = false;
-  const answer = await seeker.ask({config: asked.config, overrides: fixed, args: ["--search", "--gpus", gpus, "--json"]});
+  const answer = await seeker.ask({...question(true), args: ["--search", "--gpus", gpus, "--json"]});
   clearInterval(tick);
+  byId("search").disabled = false;
   byId("cancel").hidden = true;
   if (answer.cancelled) { byId("progress").textContent = "cancelled"; return; }
   const result = answer.out ? JSON.parse(answer.out) : null;
   byId("progress").textContent = result?.best ? `${result.evaluated} configurations in ${((performance.now() - began) / 1e3).toFixed(1)} s` :
-    (result ? "nothing fits on this many GPUs" : answer.err.replace(/^explore: /, ""));
+    (result ? "nothing fits on this many GPUs" : toldBy(answer).error);
   if (!result?.best) return;
   shown.frontGpus = +gpus;
   const rows = [...result.front, ...(result.ten ?? []), result.best], names = layoutNames(rows.map((row) => row.config));
@@ -453,12 +455,11 @@ function valueOf(config, key) {
 
 // Makes a layout that was found the layout of the page. Other keys that the user gave remain.
 function takeLayout(config) {
-  const {parallel, schedule} = config, given = (state.more || "").split("\n").map((line) => line.trim()).filter((line) => line && !state.taken?.includes(line));
-  const open = given.map((line) => line.split("=")[0]);
+  const {parallel, schedule} = config, own = given(), open = own.map((line) => line.split("=")[0]);
   state.taken = CHOSEN.filter((key) => !open.includes(key) && valueOf(config, key) !== undefined && valueOf(config, key) !== null &&
                                        !(schedule.bpipe === "off" && /slots|load_ahead|evict_to/.test(key))).map((key) => `${key}=${valueOf(config, key)}`);
   Object.assign(state, {p: String(parallel.pipeline), t: String(parallel.tensor), d: String(parallel.data), b: String(schedule.micro_batch),
-                        schedule: schedule.name, bpipe: schedule.bpipe, rows: null, more: [...given, ...state.taken].join("\n")});
+                        schedule: schedule.name, bpipe: schedule.bpipe, rows: null, more: [...own, ...state.taken].join("\n")});
   if (state.gpus) state.gpus = String(parallel.pipeline * parallel.tensor * parallel.data * (parallel.context ?? 1));
   fill();
   ask();
@@ -497,7 +498,7 @@ function fillAtlas() {
   }
 }
 
-// Searches the model of a case on its GPUs, here in the page, with all keys free.
+// Searches the model of a case on its GPUs, here in the page, with the keys that studies/atlas.py fixes.
 function takeCase(one) {
   Object.assign(state, {config: one.model, gpu: one.gpu, gpus: String(one.gpus), seq: String(one.tokens), batch: String(one.batch), memory: "",
                         more: `hardware.network_gb_s=${one.network}\ntrain.fp8=${one.fp8}\nattention.mode=flash\nparallel.sequence=true`, taken: [], rows: null});
@@ -548,6 +549,7 @@ function cycleOf(sentence) {
 }
 
 async function takeAbove() {
+  if (!shown.plan) return;
   const asked = shown.asked, last = shown.traces[shown.traces.length - 1];
   const overrides = last?.row ? [...asked.overrides, ...rowOverrides(last.row)] : asked.overrides;
   const answer = await planner.ask({config: asked.config, overrides, args: ["--schedule"]});
@@ -599,7 +601,7 @@ async function copy(button) {
 }
 
 async function begin() {
-  restore();
+  if (!restore()) byId("progress").textContent = "The link is damaged; the page shows what it shows without one.";
   const help = program().answer(["--help-config"]).out;
   options(byId("config"), [...Object.keys(CONFIGS), ["paste a config.json", OWN]]);
   options(byId("gpu"), wordsOf(help, "hardware", "gpu"), "as given");
@@ -608,6 +610,11 @@ async function begin() {
   makeSliders();
   byId("list").value = state.list;
   byId("ask").addEventListener("input", ({target}) => {
+    if (!FREE.includes(target.id)) { // a search, running or ended, is of something else
+      if (seeker.waiting.size > 0) seeker.end({cancelled: true});
+      byId("front-box").hidden = true;
+    }
+    if (target.id === "config") state.more = byId("more").value = given().join("\n"); // the layout found was another model's
     state[target.id] = target.value;
     state.rows = null;
     byId("own-label").hidden = state.config !== OWN;
@@ -621,7 +628,8 @@ async function begin() {
   byId("show-atlas").hidden = ATLAS === null;
   byId("show-atlas").onclick = () => showTab(true);
   byId("show-plan").onclick = () => showTab(false);
-  byId("save-yaml").onclick = () => shown.asked && save("config.yaml", yamlOf(shown.asked), "application/yaml");
+  byId("save-yaml").onclick = () => shown.plan && save("config.yaml", yamlOf(shown.asked, shown.plan), "application/yaml");
+  addEventListener("hashchange", () => location.reload()); // another link
   byId("save-text").onclick = saveText;
   byId("save-svg").onclick = saveSvg;
   for (const button of document.querySelectorAll("[data-copy]")) button.onclick = () => copy(button);

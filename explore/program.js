@@ -43,10 +43,11 @@ class Program {
   }
 }
 
-// Returns the arguments for a configuration ("-c NAME", a ready-made one, or an object) and its "key=value" overrides.
+// Returns the arguments for a configuration ("-c NAME", a ready-made one, an object, or the text of a file as {text}) and
+// its "key=value" overrides.
 function commandLine(program, [config, ...overrides]) {
   let path = "model.yaml";
-  if (typeof config === "object") program.write(path, JSON.stringify(config));
+  if (typeof config === "object") program.write(path, config.text ?? JSON.stringify(config));
   else path = "configs/" + config.replace(/^-c\s+/, "").replace(/^configs\//, "").replace(/\.yaml$/, "") + ".yaml";
   return ["-c", path, ...overrides.flatMap((one) => ["-o", one])];
 }

@@ -3,6 +3,7 @@ works."""
 
 import itertools
 import json
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -95,10 +96,12 @@ def test_a_pasted_model_is_planned_as_the_program_plans_it(opened, tmp_path):
     ran = subprocess.run([ROOT / "train_llama", "-c", path, "-o", "hardware.gpu=h100", "--plan", "--json"],
                          cwd=tmp_path, capture_output=True, text=True)
     assert opened.evaluate(f"explore.plan([{json.dumps(model)}, 'hardware.gpu=h100'])") == ran.stdout != ""
-    for text in ("5", "null", '"llama"'):
-        error = opened.evaluate(f"(state.config = OWN, state.own = {json.dumps(text)}, question().error)")
-        assert error == "config.json: is no object; paste the whole file"
-    opened.evaluate("(state.config = 'gpt3_96b', state.own = '')")
+    for text in (json.dumps(model, indent=1), "model: {family: llama}", "5", "", '{"model_type": "llama"', "a: *b"):
+        path.write_text(text)
+        ran = subprocess.run([ROOT / "train_llama", "-c", "model.yaml", "-o", "hardware.gpu=h100", "--plan", "--json"],
+                             cwd=tmp_path, capture_output=True, text=True)
+        said = opened.evaluate(f"explore.plan([{{text: {json.dumps(text)}}}, 'hardware.gpu=h100'])")
+        assert said == (ran.stdout or ran.stderr.replace("train_llama: ", "explore: ")), text
 
 
 CONTROLS = """
@@ -183,6 +186,61 @@ def test_a_search_becomes_the_answer_and_the_layout(tmp_path):
         chromium.evaluate("byId('progress').textContent = ''; search(); 0")
         chromium.wait_for("/configurations in/.test(byId('progress').textContent)")
         assert chromium.evaluate("[shown.plan.step_ms, state.taken.length]") == [steps[0], first]
+
+
+def test_a_search_keeps_to_the_users_keys_and_ends_if_they_change(tmp_path):
+    with browser.Browser(tmp_path / "profile") as chromium:
+        chromium.open(PAGE, 1400, 900)
+        chromium.wait_for("byId('proof').textContent !== ''")
+        chromium.evaluate("Object.assign(state, {config: 'qwen3_14b', gpu: 'h100', gpus: '16', batch: '64', b: '',"
+                          " more: 'parallel.context=2'}); fill(); search(); 0")
+        chromium.wait_for("!byId('front-box').hidden && shown.plan?.world === 16")
+        steps = chromium.evaluate("[shown.plan.step_ms, shown.front[shown.front.length - 1].row.step_ms]")
+        assert steps[0] == pytest.approx(steps[1], rel=1e-9)
+        assert chromium.evaluate("shown.plan.config.parallel.context") == 2
+        # Another model has neither the layout that was found nor, with several layers less, a place for it.
+        chromium.evaluate("search(); 0")
+        chromium.evaluate("byId('config').value = 'llama3_8b';"
+                          " byId('config').dispatchEvent(new Event('input', {bubbles: true}))")
+        chromium.wait_for("byId('progress').textContent === 'cancelled' && byId('front-box').hidden")
+        chromium.wait_for("shown.plan?.config.model.layers === 32")
+        assert chromium.evaluate("byId('more').value") == "parallel.context=2"
+        assert chromium.complaints() == []
+
+
+def test_a_link_keeps_fields_that_are_empty_and_says_if_it_is_damaged(tmp_path):
+    with browser.Browser(tmp_path / "profile") as chromium:
+        chromium.open(PAGE, 1400, 900)
+        chromium.wait_for("byId('proof').textContent !== ''")
+        for field in ("gpu", "b"):
+            chromium.evaluate(f"byId('{field}').value = '';"
+                              f" byId('{field}').dispatchEvent(new Event('input', {{bubbles: true}}))")
+        chromium.wait_for("shown.asked.overrides.length === 2")
+        link = chromium.evaluate("location.hash")
+        for opened, values in (("#5", ["a100-80g", "2"]), (link, ["", ""]), ('#{"more":5}', ["a100-80g", "2"]),
+                               (link[:40], ["a100-80g", "2"])):
+            chromium.events.clear()
+            chromium.evaluate(f"location.hash = {json.dumps(opened)}; 0")
+            chromium.wait_to_load()
+            chromium.wait_for("byId('proof').textContent !== ''")
+            assert chromium.evaluate("['gpu', 'b'].map((id) => byId(id).value)") == values, opened
+            assert ("damaged" in chromium.evaluate("byId('progress').textContent")) == (values[0] != "")
+        assert chromium.complaints() == []
+
+
+def test_an_error_is_the_programs_last_line_and_hides_the_plan(tmp_path):
+    with browser.Browser(tmp_path / "profile") as chromium:
+        chromium.open(PAGE, 1400, 900)
+        chromium.wait_for("byId('proof').textContent !== ''")
+        chromium.evaluate("Object.assign(state, {more: 'hardware.peak_tflops=1e-9\\nschedule.name=auto'}); fill(); ask(); 0")
+        chromium.wait_for("byId('answer').textContent.startsWith('--trace: the planned step of ')")
+        shown = "['table', 'command', 'timeline', 'answer'].map((id) => byId(id).offsetParent !== null)"
+        assert chromium.evaluate(shown) == [False, False, False, True]
+        chromium.evaluate("Object.assign(state, {more: 'schedule.name=auto', p: '1', t: '1', d: '1'}); fill(); ask(); 0")
+        chromium.wait_for("byId('verdict').textContent.includes('\\nschedule.name auto is ')")
+        assert chromium.evaluate(shown) == [True] * 4
+        assert chromium.evaluate("byId('table').tBodies[0].textContent").count(" > 76.0") > 0, "the limit of an A100"
+        assert chromium.complaints() == []
 
 
 def test_a_mixture_of_experts_has_active_parameters_and_a_short_run_has_hours(opened):
@@ -277,15 +335,20 @@ def test_colours_differ_for_colour_blind_people(opened):
 
 
 def test_a_saved_configuration_gives_the_plan_on_the_page(opened, tmp_path):
-    yaml = opened.evaluate("yamlOf({config: 'llama65b', overrides: ['schedule.micro_batch=4', 'hardware.gpu=h100',"
-                           " 'hardware.profile=']})")
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml)
-    ran = subprocess.run([ROOT / "train_llama", "-c", path, "--plan", "--json"], cwd=tmp_path, capture_output=True,
-                         text=True)
-    page = opened.evaluate("explore.plan(['-c llama65b', 'schedule.micro_batch=4', 'hardware.gpu=h100',"
-                           " 'hardware.profile='])")
-    assert ran.stdout == page != ""
+    model = ('{"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,'
+             ' "intermediate_size": 11008, "vocab_size": 32000, "max_position_embeddings": 2048}')
+    keys = ["schedule.micro_batch=4", "hardware.gpu=h100", "hardware.profile=", "checkpoint.dir=it's: a #b*",
+            "hardware.device=cuda", "attention.mode=[flash]"]
+    for config in ("llama65b", {"text": model}):
+        page = opened.evaluate(f"explore.plan({json.dumps([config, *keys])})")
+        asked = json.dumps({"config": config, "overrides": keys})
+        path = tmp_path / "config.yaml"
+        path.write_text(opened.evaluate(f"yamlOf({asked}, {page})"))
+        ran = subprocess.run([ROOT / "train_llama", "-c", path, "--plan", "--json"], cwd=tmp_path, capture_output=True,
+                             text=True)
+        assert ran.stdout == page != "", ran.stderr
+        command = shlex.split(opened.evaluate(f"command({asked}, 'llama')"))
+        assert [word for word in command if "=" in word] == [key for key in keys if "device" not in key]
 
 
 @pytest.mark.parametrize("width, dark", [(1400, False), (390, True), (390, False), (1400, True)])

@@ -80,6 +80,9 @@ class Browser:
                   features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
         self.events.clear()
         self.call("Page.navigate", url=path.absolute().as_uri())
+        self.wait_to_load()
+
+    def wait_to_load(self):
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self.message())
 
