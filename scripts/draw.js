@@ -86,7 +86,8 @@ class Ruler { rect() {} line() {} arc() {} text() {} }
 
 // ---- a traced step ---------------------------------------------------------------------------------------------------
 
-// Reads the trace of one step (--plan --trace) from its text or its events; times in microseconds. A stage has actions
+// Reads the trace of one step (--plan --trace, or of a run, with several ranks for a stage) from its text or its events;
+// times in microseconds. `stages` has a row for each rank: its stage's number, its place among the stage's ranks, actions
 // {name, kind, start, end, microbatch, chunk, unit: microbatch and slice} by start, and slots in use as [time, number].
 function readTrace(text) {
   const stages = [];
@@ -96,6 +97,9 @@ function readTrace(text) {
     if (event.ph === "M" && event.name === "process_labels") {
       const found = /(\d+) own, (\d+) lent/.exec(event.args.labels);
       if (found) { at(event.pid).ownMost = +found[1]; at(event.pid).lentMost = +found[2]; }
+    } else if (event.ph === "M" && event.name === "process_name") {
+      const found = /^stage (\d+) \((.*)\)/.exec(event.args.name);
+      if (found) Object.assign(at(event.pid), {number: +found[1], rank: found[2]});
     } else if (event.ph === "X" && event.cat === "step") {
       step = event;
     } else if (event.ph === "X") {
@@ -110,7 +114,14 @@ function readTrace(text) {
       at(event.pid)[event.name.startsWith("own") ? "own" : "lent"].push([event.ts, event.args["in use"]]);
     }
   }
-  return {stages: stages.filter((one, pid) => one && pid !== step?.pid), end, step: step ? step.dur : end};
+  const rows = stages.filter((one, pid) => one && pid !== step?.pid);
+  rows.forEach((row, i) => {
+    row.number ??= i;
+    const alike = rows.filter((one, k) => (one.number ?? k) === row.number);
+    row.place = alike.indexOf(row);
+    row.name = `stage ${row.number}` + (alike.length > 1 ? `, ${row.rank}` : "");
+  });
+  return {stages: rows, end, step: step ? step.dur : end};
 }
 
 // Returns the index of the last action that begins at or before a time, by bisection; -1 if there is none.
@@ -150,9 +161,9 @@ function longCut(trace, wide) {
           skipped: begins.filter((time) => time > span / 2 && time < trace.end - span / 2).length};
 }
 
-// Draws one schedule at `top`. view: {from, to} in microseconds; cut: longCut's, replaces view; places: for tipAt.
-function drawTimeline(painter, trace, {title, unit, width, top, view, cut, few, bare, places, marked}) {
-  const sizes = laneSizes(trace, few, bare), left = 58, right = 44, gap = 46, wide = width - left - right;
+// Draws one schedule at `top`, from `left` on, after the names of rows. view: {from, to} in microseconds; cut: longCut's, replaces view; places: for tipAt.
+function drawTimeline(painter, trace, {title, unit, width, top, view, cut, few, bare, places, marked, left = 58}) {
+  const sizes = laneSizes(trace, few, bare), right = 44, gap = 46, wide = width - left - right;
   painter.text(4, top + 13, title, "text", 12.5);
   const window = {trace, sizes, top, bare, unit, few, places, marked};
   if (cut) {
@@ -166,7 +177,7 @@ function drawTimeline(painter, trace, {title, unit, width, top, view, cut, few, 
   }
   trace.stages.forEach((stage, s) => {
     const y = top + sizes.title + s * sizes.stage;
-    painter.text(4, y + sizes.lane - (few ? 4 : 2), "stage " + s, "soft", 11);
+    painter.text(4, y + sizes.lane - (few ? 4 : 2), stage.name, "soft", 11);
     if (sizes.slots) painter.text(width - 40, y + sizes.lane + sizes.queue + sizes.slots, stage.lentMost ? `${stage.ownMost}+${stage.lentMost}` : stage.ownMost, "soft", 10.5);
   });
   return sizes.height;
@@ -223,7 +234,8 @@ function drawSlots(painter, stage, top, height, x, left, wide) {
 function drawArc(painter, trace, {s, action}, top, sizes, x) {
   if (!action.peer || action.peer === "h") return;
   const y = (stage) => top + stage * sizes.stage + sizes.lane + sizes.queue / 2;
-  painter.arc(x(action.start), y(s), x(action.end), y(+action.peer), 30, action.kind);
+  const {place} = trace.stages[s], peer = trace.stages.findIndex((one) => one.number === +action.peer && one.place === place);
+  if (peer >= 0) painter.arc(x(action.start), y(s), x(action.end), y(peer), 30, action.kind);
 }
 
 // Returns {trace, s, action} under a point, or null.
@@ -240,7 +252,7 @@ function hitTest(places, px, py) {
 // Returns words about an action: what it is, when it ran, and what it waited for.
 function describe({trace, s, action}, unit) {
   const number = (time) => +(time / unit.scale).toPrecision(5) + unit.name;
-  const lines = [`${action.name} on stage ${s}: ${MEANING[action.kind]} of microbatch ${action.unit.replace(":", ", slice ")}`,
+  const lines = [`${action.name} on ${trace.stages[s].name}: ${MEANING[action.kind]} of microbatch ${action.unit.replace(":", ", slice ")}`,
                  `${number(action.start)} to ${number(action.end)}, ${number(action.end - action.start)}`];
   const stage = trace.stages[s], own = stage.compute, i = own.indexOf(action);
   const before = i > 0 ? own[i - 1].end : 0;
@@ -254,7 +266,8 @@ function describe({trace, s, action}, unit) {
   return lines.join("\n");
 }
 
-// Returns the action on another stage, or the load on this stage, that ended last before an action began.
+// Returns the action on another stage of the same pipeline, or the load on this stage, that ended last before an action
+// began.
 function waitedFor(trace, s, action) {
   const kinds = action.kind === "F" ? "F" : "BI";
   let found = null;
@@ -262,11 +275,12 @@ function waitedFor(trace, s, action) {
     if (one.unit === action.unit && one.end <= action.start + 1e-6 * trace.end && (!found || one.end > found.one.end))
       found = {stage, one};
   };
+  const {place} = trace.stages[s];
   trace.stages.forEach((stage, other) => {
-    if (other !== s) for (const one of stage.compute) if (kinds.includes(one.kind)) offer(other, one);
+    if (other !== s && stage.place === place) for (const one of stage.compute) if (kinds.includes(one.kind)) offer(other, one);
   });
   if (action.kind !== "F") for (const one of trace.stages[s].transfers) if (one.kind === "L" && one.chunk === action.chunk) offer(s, one);
-  return found && `${found.one.name} of stage ${found.stage} ended`;
+  return found && `${found.one.name} of ${trace.stages[found.stage].name} ended`;
 }
 
 // ---- memory, curves and fronts ---------------------------------------------------------------------------------------
@@ -455,13 +469,14 @@ function drawPicture(painter, picture, width, places) {
   }
   const traces = picture.traces.map((one) => ({...one, trace: one.trace ??= readTrace(one.events)}));
   const end = Math.max(...traces.map(({trace}) => trace.end)), fastest = Math.min(...traces.map(({trace}) => trace.end)), several = traces.length > 1;
-  const cut = several || picture.whole || picture.part ? null : longCut(traces[0].trace, width - 102);
+  const left = Math.max(58, ...traces.flatMap(({trace}) => trace.stages.map(({name}) => 8 + 6.2 * name.length)));
+  const cut = several || picture.whole || picture.part ? null : longCut(traces[0].trace, width - left - 44);
   const [from, to] = picture.part ? picture.part.map((ms) => Math.min(1e3 * ms, end)) : [0, end], unit = unitOf(end);
   top += drawKeys(painter, timelineKeys(traces.map(({trace}) => trace)), width, top);
   traces.forEach(({name, trace}, i) => {
     const slower = trace.end / fastest - 1, relative = !several ? "" : slower < 5e-4 ? ", the fastest" : `, +${(100 * slower).toFixed(1)} %`;
     const title = `${name}: idle for ${(100 * idleOf(trace)).toFixed(1)} %${relative}`;
-    top += drawTimeline(painter, trace, {title, unit, width, top, view: {from, to}, cut, few: !several, bare: i + 1 < traces.length, places});
+    top += drawTimeline(painter, trace, {title, unit, width, top, view: {from, to}, cut, few: !several, bare: i + 1 < traces.length, places, left});
   });
   return top;
 }

@@ -100,6 +100,16 @@ def test_several_timelines_are_named_after_their_files_and_say_how_idle_they_are
     assert said.count("stage 0") == 2 and sum(text == "0 ms" for text in said) == 1  # both timelines share an axis
 
 
+def test_the_ranks_of_a_stage_are_drawn_as_such(tmp_path):
+    """Two stages of two data ranks are two stages, not four, and each rank waits for its own pipeline."""
+    config = write_config(tmp_path, parallel="{pipeline: 2, data: 2}")
+    ended = run(config, "schedule.bpipe=off", arguments=["--trace", tmp_path / "run.json"])
+    assert ended.code == 0, ended.stderr
+    assert plot("timeline", tmp_path / "run.json", "-o", tmp_path / "p.svg").returncode == 0
+    rows = [text for text in texts(tmp_path / "p.svg") if text.startswith("stage ")]
+    assert rows == ["stage 0, rank 0", "stage 0, rank 2", "stage 1, rank 1", "stage 1, rank 3"]
+
+
 def test_pictures_follow_light_and_dark_and_tell_i_from_b(wrote, tmp_path):
     for name, files_ in (("a", ["timelines", wrote / "trace4.json", wrote / "split.json"]),
                          ("b", ["memory", wrote / "plan4.json"])):
