@@ -23,7 +23,7 @@ typedef struct ForeignProgram {
 enum { FOREIGN_PROGRAMS = 3 };
 extern const ForeignProgram foreign_programs[FOREIGN_PROGRAMS];
 
-// Returns whether another program is assumed to need the bytes of this trainer, because its source was not counted.
+// Returns whether a program's bytes are counted from this trainer's: with experts, or with latent attention.
 bool foreign_counted_here(const ModelConfig *model);
 
 // Returns whether Config.program deals the layers to stages itself; writes its parallel.layers, if that is auto.

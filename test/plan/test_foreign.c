@@ -47,6 +47,25 @@ TEST(a_recomputed_layer_keeps_its_input_alone) {
     assert_true(fabs(bundle_of(&config, &again) - 4 * 2 * 2 * 32 * 64) < 2);
 }
 
+// Megatron-LM keeps the rows of the experts of a token and what a gated MLP keeps of each, and all queries, keys and
+// values of latent attention. This trainer recomputes both.
+TEST(experts_and_latent_attention_keep_what_this_trainer_computes_again) {
+    Config config = of("llama", 1, 2);
+    StageShape mixed = {
+        .stages = 1, .chunks = 1, .layers = 4, .bundle_bytes = 1000, .chunk = {{.layers = 4, .dense = 1}}};
+    config.model.experts = 8, config.model.experts_per_token = 3, config.model.expert_ffn = 48;
+    double routed = 2 * 32 * 3 * (6 * 48 + 2 * 64) / 2.0, latent = 2 * 32 * 2 * 4 * (2 * 16 + 12) / 2.0;
+    assert_true(fabs(bundle_of(&config, &mixed) - (1000 + 3 * routed)) < 2);
+    mixed.chunk[0].recomputed = mixed.recomputed = 2; // the dense layer and one with experts
+    assert_true(fabs(bundle_of(&config, &mixed) - (1000 + 2 * routed)) < 2);
+    config.model.kv_lora = 8, config.model.v_dim = 12;
+    assert_true(fabs(bundle_of(&config, &mixed) - (1000 + 2 * (routed + latent))) < 2);
+    MemoryBytes memory = {0};
+    foreign_bytes(&memory, &config, &mixed, 1000000); // one recomputed layer at work
+    double work = (double)memory.bytes[MEMORY_WORKSPACE] / foreign_programs[0].error;
+    assert_true(fabs(work - (routed + latent)) < 2);
+}
+
 // Megatron-LM's distributed optimizer: 6 + 12 / d bytes a parameter. Its last stage keeps logits in fp32.
 TEST(states_and_logits_are_those_of_the_program) {
     Config config = of("llama", 1, 1);
