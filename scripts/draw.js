@@ -55,7 +55,9 @@ class CanvasPainter {
 // Writes SVG with a class per colour, so that the viewer's light or dark mode applies.
 class SvgPainter {
   constructor(width) { this.width = width; this.parts = []; this.used = new Set(["page"]); }
-  static escape(text) { return String(text).replace(/[&<>"]/g, (c) => ({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})[c]); }
+  static escape(text) { // XML has no control characters
+    return String(text).replace(/[\x00-\x1f]/g, "?").replace(/[&<>"]/g, (c) => ({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})[c]);
+  }
   of(name) { this.used.add(name); return name; }
   rect(x, y, w, h, fill) {
     const wide = +Math.max(w, 0).toFixed(2), box = `M${+x.toFixed(2)} ${+y.toFixed(1)}h${wide}v${+h.toFixed(1)}h${-wide}z`, last = this.parts[this.parts.length - 1];

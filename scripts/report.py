@@ -521,8 +521,9 @@ def arguments():
                         help="rewrite the page of a run until its last step; it reloads itself")
     options = parser.parse_args()
     if options.output is None:
+        answer = options.run.suffix == ".json" and not options.run.is_dir()
         folder = options.run if options.run.is_dir() else options.run.parent
-        options.output = folder / (f"{options.run.stem}.html" if options.run.suffix == ".json" else "report.html")
+        options.output = folder / (f"{options.run.stem}.html" if answer else "report.html")
     return options
 
 

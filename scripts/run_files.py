@@ -264,7 +264,7 @@ def number(value):
 def write_file(path, data):
     """Writes text or bytes through a temporary file next to `path`: the file appears complete or not at all. Through a
     link, replaces the linked file. If `path` is not a regular file, such as /dev/stdout, writes to it directly."""
-    data = data.encode() if isinstance(data, str) else data
+    data = data.encode(errors="replace") if isinstance(data, str) else data  # names of files may be no text
     place = Path(os.path.realpath(path))
     part = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:

@@ -98,6 +98,10 @@ def test_several_timelines_are_named_after_their_files_and_say_how_idle_they_are
     assert any(title.endswith(" %") and ", +" in title for title in titles)
     assert {"backward", "gradient of the input", "gradients of the weights"} <= set(said)
     assert said.count("stage 0") == 2 and sum(text == "0 ms" for text in said) == 1  # both timelines share an axis
+    odd = tmp_path / "a\x1b<&.json"  # XML has no control characters
+    odd.write_text((wrote / "split.json").read_text())
+    assert plot("timelines", odd, odd, "-o", tmp_path / "p.svg").returncode == 0
+    assert any(text.startswith("a?<& (planned)") for text in texts(tmp_path / "p.svg"))
 
 
 def test_the_ranks_of_a_stage_are_drawn_as_such(tmp_path):

@@ -3,6 +3,7 @@ part."""
 
 import functools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -29,6 +30,16 @@ def folder(tmp_path_factory, ranks):
     made = report(folder)
     assert (made.returncode, made.stdout, made.stderr) == (0, "", "")
     return folder
+
+
+def test_a_folder_may_have_any_name(folder, tmp_path):
+    """Bytes that are no text are shown as such; a folder that is named like a plan is a run's."""
+    for name in (b"run \xff \x1b", b"-run.json"):
+        made = tmp_path / os.fsdecode(name)
+        made.mkdir()
+        (made / "metrics.jsonl").write_text((folder / "metrics.jsonl").read_text())
+        ended = report("--", made)
+        assert (ended.returncode, ended.stderr) == (0, "") and (made / "report.html").exists()
 
 
 class Page(HTMLParser):
