@@ -120,13 +120,9 @@ def all_events(path, text):
     run = Metrics(path, text)
     wall = path.stat().st_mtime - sum(entry["step_ms"] for entry in run.steps.values()) / 1e3
     yield event(wall, content=FIRST)
-    for step, entry in run.steps.items():
-        wall += entry["step_ms"] / 1e3
-        yield events_of(entry, wall)
-        if step in run.vals:
-            yield events_of({"type": "val", "step": step, "loss": run.vals[step]}, wall)
-        for name, accuracy in run.evals.get(step, {}).items():
-            yield events_of({"type": "eval", "step": step, "name": name, "accuracy": accuracy}, wall)
+    for line in run.lines:
+        wall += line.get("step_ms", 0) / 1e3
+        yield events_of(line, wall)
 
 
 class Tail:

@@ -150,32 +150,31 @@ class Plan:
 
 
 class History:
-    """Steps, validations and evaluations in the order added. A repeated step, after a resume or from a new run in the
-    same file, replaces its earlier version and all later steps."""
+    """The lines of steps, validations and evaluations in the order added. A repeated step, after a resume or from a new
+    run in the same file, replaces its earlier version and all later lines."""
 
     def __init__(self):
-        self.heads, self.steps, self.vals = [], {}, {}
-        self.evals = {}  # step -> {name of the evaluation: accuracy}
+        self.heads, self.lines, self.last = [], [], 0
         self.start_of = {}  # step -> index of its start in heads
 
     def add(self, entry):
         """Adds one line. Returns the step from which earlier lines are replaced, or None."""
-        if entry["type"] == "run":
+        kind, again = entry["type"], None
+        if kind == "run":
             self.heads.append(entry)
-        elif entry["type"] == "val":
-            self.vals[int(entry["step"])] = number(entry["loss"])
-        elif entry["type"] == "eval":
-            self.evals.setdefault(int(entry["step"]), {})[entry["name"]] = number(entry["accuracy"])
-        elif entry["type"] == "step":
-            step = int(entry["step"])
-            again = bool(self.steps) and step <= next(reversed(self.steps))
-            if again:
-                tables = (self.steps, self.vals, self.evals)
-                self.steps, self.vals, self.evals = ({at: value for at, value in table.items() if at < step}
-                                                     for table in tables)
-            self.steps[step], self.start_of[step] = entry, len(self.heads) - 1
-            return step if again else None
-        return None
+        if kind not in ("step", "val", "eval"):
+            return None
+        step = int(entry["step"])
+        if kind == "step":
+            again = step if step <= self.last else None
+            self.lines = [line for line in self.lines if line["step"] < step] if again else self.lines
+            self.last, self.start_of[step] = step, len(self.heads) - 1
+        self.lines.append(entry)
+        return again
+
+    def of(self, kind):
+        """Returns (step, line) of each line of one type."""
+        return [(int(line["step"]), line) for line in self.lines if line["type"] == kind]
 
 
 def parse_lines(text):
@@ -194,6 +193,7 @@ class Metrics(History):
                 self.add(entry)
             if not self.heads:
                 raise Failure(f"{path}: is not a metrics file: no line of it begins a run; name one with log.metrics")
+            self.steps = dict(self.of("step"))
             if not self.steps:
                 raise NoStepYet(f"{path}: has no step yet")
             last, newest = self.start_of[max(self.steps)], len(self.heads) - 1
@@ -202,7 +202,10 @@ class Metrics(History):
             self.reached = max(self.steps) if last == newest else int(self.heads[-1].get("after_step", 0))
             # The loss is null if it was not finite, so that the step's update was skipped, and in a dry run.
             self.loss = {step: number(entry["loss"]) for step, entry in self.steps.items() if entry["loss"] is not None}
-            self.vals = {step: loss for step, loss in self.vals.items() if loss is not None}
+            self.vals = {step: number(line["loss"]) for step, line in self.of("val") if line["loss"] is not None}
+            self.evals = {}  # step -> {name of the evaluation: accuracy}
+            for step, line in self.of("eval"):
+                self.evals.setdefault(step, {})[line["name"]] = number(line["accuracy"])
             self.mfu = {step: number(entry["mfu"]) for step, entry in self.steps.items()}
             self.tokens = {step: float(entry["tokens_per_s"]) for step, entry in self.steps.items()}
             self.parts = self.cut()
