@@ -41,9 +41,7 @@ def side_file(options, tokenizer, dtype, output):
     file = digest = None
     if tokenizer.kind != "bytes":
         data = Path(options.tokenizer).read_bytes()
-        path = output.tokenizer_copy(Path(options.tokenizer).suffix)
-        output.copy(path, data)
-        file, digest = path.name, hashlib.sha256(data).hexdigest()
+        file, digest = output.copy_tokenizer(Path(options.tokenizer).suffix, data), hashlib.sha256(data).hexdigest()
     return {"name": options.name, "tokenizer": tokenizer.kind, "tokenizer_file": file, "tokenizer_sha256": digest,
             "vocab": tokenizer.vocab, "eot": tokenizer.eot, "dtype": dtype}
 
@@ -106,8 +104,8 @@ def prepare(options):
     print(f"  {val.name}:   {val.total:,} tokens in {len(val.paths)} file(s); held out: {rule}")
     if not options.bible:
         place = f"{output.folder}/{output.name}"
-        print(f"train with  -o model.vocab={tokenizer.vocab} -o 'data.train={place}_train_*.bin' -o"
-              f" 'data.val={place}_val_*.bin'")
+        held = f"{place}_val_*.bin" if val.total > 0 else ""
+        print(f"train with  -o model.vocab={tokenizer.vocab} -o 'data.train={place}_train_*.bin' -o 'data.val={held}'")
 
 
 def parse(arguments):

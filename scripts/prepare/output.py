@@ -69,17 +69,6 @@ class Split:
             if self.in_shard == self.shard_tokens:
                 self.end_shard()
 
-    def older(self):
-        """Returns leftover shards of an earlier, longer set."""
-        for path in self.folder.glob(f"{self.name}_*.bin"):
-            if path not in self.paths and re.fullmatch(r"\d{3,}", path.stem[len(self.name) + 1 :]):
-                yield path
-
-    def discard(self):
-        if self.file is not None:
-            with contextlib.suppress(OSError):  # incomplete files are not needed any more
-                self.file.close()
-
 
 class Output:
     """All files of a data set; writes them under temporary names and renames them together."""
@@ -90,32 +79,35 @@ class Output:
         self.splits = [Split(self.folder, f"{self.name}_{split}", dtype, options.shard_tokens)
                        for split in ("train", "val")]
         self.copies = []
+        # The names of all files of a set but the side file.
+        self.names = rf"{re.escape(self.name)}(?:_(?:train|val)_\d{{3,}}\.bin|\.tokenizer\.(?:model|json))"
 
-    def copy(self, path, data):
-        write_part(path, data)
-        self.copies.append(path)
+    def copy_tokenizer(self, suffix, data):
+        """Returns the name of the copy."""
+        self.copies.append(self.folder / f"{self.name}.tokenizer{suffix}")
+        write_part(self.copies[-1], data)
+        return self.copies[-1].name
 
     def publish(self, about):
         """Removes the old side file first and writes the new one last: a side file always describes its shards."""
         write_part(self.side, (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode())
         self.side.unlink(missing_ok=True)
-        old = [path for split in self.splits for path in split.older()]
-        old += [path for path in map(self.tokenizer_copy, (".model", ".json")) if path not in self.copies]
-        for path in [path for split in self.splits for path in split.paths] + self.copies:
+        new = [path for split in self.splits for path in split.paths] + self.copies
+        for path in new:
             os.replace(part(path), path)
-        for path in old:
-            path.unlink(missing_ok=True)
+        for path in list(self.folder.iterdir()):
+            if re.fullmatch(self.names, path.name) and path not in new:
+                path.unlink(missing_ok=True)
         os.replace(part(self.side), self.side)
-
-    def tokenizer_copy(self, suffix):
-        return self.folder / f"{self.name}.tokenizer{suffix}"
 
     def discard(self):
         """Removes the incomplete files of this process, and those that killed processes of this host have left."""
         for split in self.splits:
-            split.discard()
-        ours = re.compile(rf"\.{re.escape(self.name)}(?:(?:\.tokenizer)?\.\w+|_(?:train|val)_\d+\.bin)\.(\d+)\.part")
+            if split.file is not None:
+                with contextlib.suppress(OSError):  # incomplete files are not needed any more
+                    split.file.close()
+        parts = re.compile(rf"\.(?:{self.names}|{re.escape(self.name)}\.\w+)\.(\d+)\.part")
         for path in self.folder.glob(".*.part"):
-            made = ours.fullmatch(path.name)
+            made = parts.fullmatch(path.name)
             if made and (int(made[1]) == os.getpid() or not Path("/proc", made[1]).exists()):
                 path.unlink(missing_ok=True)

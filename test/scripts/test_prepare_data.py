@@ -94,7 +94,7 @@ def test_of_many_documents_the_fraction_is_held_out(tmp_path, fraction, said, ch
 def test_shards_continue_each_other_and_replace_those_of_a_longer_set(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"x" * 999)
     command = [tmp_path / "a.txt", "-o", tmp_path, "--val-fraction", 0]
-    prepared(*command, "--shard-tokens", 100)
+    assert "-o 'data.val='" in prepared(*command, "--shard-tokens", 100).stdout  # there is none
     assert len(list(tmp_path.glob("text_train_*.bin"))) == 10
     assert tokens(tmp_path, "text_train_*.bin") == document(b"x" * 999)
     (tmp_path / "text_train_mine.bin").write_bytes(b"not a shard of this set")
