@@ -7,7 +7,8 @@
 // thread writes the manifest and renames the directory to its final name (checkpoint_files.h). If writing fails, the
 // run reports the error, training continues, and the next checkpoint is a new attempt.
 //
-// Loading. Ranks share the work of checking every byte, then each reads the parts it holds.
+// Loading. Ranks share the work of checking every byte, then each reads the parts it owns. The caller then gathers the
+// weights over data ranks (optimizer_gather), whose links are faster than a file system.
 #pragma once
 
 #include "checkpoint_files.h"

@@ -126,8 +126,8 @@ static int put_piece_(void *context, const ReadPiece *piece, const float *values
     return 0;
 }
 
-// Reads this rank's part of every tensor, in pieces that are cut at row ends if possible. If the checkpoint has fp32
-// masters, a resume reads the weights from them, in every precision. A data rank reads only its part of the moments.
+// Reads this rank's part of every tensor, of which each data rank owns a piece, in pieces that are cut at row ends if
+// possible. If the checkpoint has fp32 masters, a resume reads the weights from them, in every precision.
 static int load_tensors_(Load *load, Error *err) {
     StageTensors *tensors = &load->stage->tensors;
     ReadPiece *pieces = NULL;
@@ -141,10 +141,9 @@ static int load_tensors_(Load *load, Error *err) {
             if (found == NULL) found = find_(load, tensor->spec, (StateKind)kind);
             assert(found != NULL); // check_tensors_
             TensorPiece mine = tensors_piece(tensors, i);
-            int64_t begin = weight ? 0 : mine.begin, end = weight ? tensor->count : mine.end;
-            for (int64_t most; begin < end; begin = most) {
+            for (int64_t begin = mine.begin, most; begin < mine.end; begin = most) {
                 most = (begin + SOURCE_PIECE) / tensor->cols * tensor->cols;
-                most = min_i64(most > begin ? most : begin + SOURCE_PIECE, end);
+                most = min_i64(most > begin ? most : begin + SOURCE_PIECE, mine.end);
                 pieces = xgrow(pieces, count, sizeof *pieces);
                 pieces[count++] = (ReadPiece){found, tensor, i, (StateKind)kind, begin, most};
             }

@@ -270,4 +270,9 @@ int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double
     return 0;
 }
 
+int optimizer_gather(Optimizer *optimizer, Error *err) {
+    zero_gather_weights(optimizer->zero);
+    return optimizer_wait(optimizer, err);
+}
+
 int optimizer_wait(Optimizer *optimizer, Error *err) { return zero_wait_weights(optimizer->zero, err); }

@@ -46,6 +46,9 @@ int optimizer_blame(Optimizer *optimizer, Blame *blame, Error *err);
 // Adam's bias correction on the number of updates made. Returns -1 with err.
 int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double norm, Error *err);
 
+// Gathers the weights that each data rank has loaded for its own pieces. Collective over data ranks. -1 with err.
+int optimizer_gather(Optimizer *optimizer, Error *err);
+
 // Waits for the weights of the last update that are still being gathered. Call it before a forward that not all data
 // ranks run, and before weights are copied. Collective over data ranks. -1 with err.
 int optimizer_wait(Optimizer *optimizer, Error *err);

@@ -353,6 +353,7 @@ static int create_load_(Run *run, const Options *ask, Error *err) {
     }
     bool found = run->from.found;
     if (!found && model[0] != '\0' && checkpoint_init_from(model, &run->stage, run->world, &log, err) != 0) return -1;
+    if ((found || model[0] != '\0') && optimizer_gather(run->optimizer, err) != 0) return -1;
     if (run_trains(ask)) return 0;
     if (resume != NULL && !found && model[0] == '\0')
         return error_on_all(err, EXIT_USAGE, "%s %s: there is no checkpoint in it; name one that a run has saved",

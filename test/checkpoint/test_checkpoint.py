@@ -8,8 +8,9 @@ import subprocess
 import numpy
 import pytest
 
-from checkpoint_runs import crc64, saved_run, several_ranks
-from trainer_runs import LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, layout, saving, verify, without_mpi
+from checkpoint_runs import TINY, crc64, saved_run, several_ranks, tiny
+from trainer_runs import (LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, layout, preload, saving, verify,
+                          without_mpi)
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -45,6 +46,34 @@ def test_files_do_not_depend_on_the_ranks_that_write(trained, tmp_path):
     for name in names:
         assert (one / name).read_bytes() == (eight / name).read_bytes(), name
     assert verify(one) is None and verify(eight) is None
+
+
+@several_ranks
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_data_ranks_read_a_model_once_together(tmp_path, precision):
+    """Each reads what it owns, and gets the other weights from the other data ranks."""
+    counts = preload(tmp_path / "counts.so", r"""
+    #include <fcntl.h>
+    ssize_t pread(int file, void *to, size_t bytes, off_t at) {
+        char own[64], path[512] = "";
+        snprintf(own, sizeof own, "/proc/self/fd/%d", file);
+        int log = readlink(own, path, sizeof path - 1) > 0 && strstr(path, ".safetensors") != NULL
+                      ? open(getenv("COUNTS"), O_WRONLY | O_APPEND | O_CREAT, 0600) : -1;
+        if (log >= 0) dprintf(log, "%zu\n", bytes), close(log);
+        return REAL(pread)(file, to, bytes, at);
+    }""")
+    trainer = tiny(tmp_path, steps=1, model=dict(TINY, hidden=64, vocab=16000))
+    trainer.run(saving(tmp_path / "saved", 1), {"train.precision": precision})
+    model = shutil.move(tmp_path / "saved" / "step_00000001", tmp_path / "model")
+    (model / "manifest.json").unlink()  # or every byte would be read once more
+    keys = {"checkpoint.init_from": str(model), "train.precision": precision}
+    losses, read = [], []
+    for ranks in (layout(), layout(d=4)):
+        log = tmp_path / f"read_{len(read)}"
+        run = trainer.run(keys, ranks, environment={"LD_PRELOAD": str(counts), "COUNTS": str(log)})
+        losses.append(run.curve()[0][1])
+        read.append(sum(map(int, log.read_text().split())))
+    assert read[1] < 1.5 * read[0] and losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_steps_are_a_total_and_a_finished_run_has_nothing_to_do(tmp_path):
