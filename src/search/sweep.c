@@ -57,6 +57,9 @@ static const char GPUS_[] = "--gpus"; // a swept option, not a key
 // ---------------------------------------------------------------- the request
 
 static int bad_sweep_(const char *text, const char *why, Error *err) {
+    size_t option = strlen(GPUS_);
+    if (strncmp(text, GPUS_, option) == 0)
+        return error_set(err, EXIT_USAGE, "--gpus: %s %s; write --gpus 32,64,128", text + option + 1, why);
     return error_set(err, EXIT_USAGE,
                      "--sweep: %s: %s; write --sweep KEY=A,B,C, as in --sweep schedule.micro_batch=1,2,4", text, why);
 }

@@ -485,11 +485,11 @@ def test_several_numbers_of_gpus_are_one_table_and_a_deadline_names_the_cheapest
 @pytest.mark.parametrize("words", [
     "--plan --sweep a", "--plan --sweep train.steps=1,,2", "--sweep train.steps=1",
     "--plan --sweep schedule.micro_batch=1,2 --sweep schedule.micro_batch=4",
-    "--plan --sweep schedule.micro_batch=1,2 -o schedule.micro_batch=4",
+    "--plan --sweep schedule.micro_batch=1,2 -o schedule.micro_batch=4", "--search --gpus 64,",
 ])
 def test_a_bad_sweep_is_refused(words):
     ended = command("llama", "-c", str(LLAMA), *words.split())
-    assert ended.returncode == 2 and "--sweep" in ended.stderr
+    assert ended.returncode == 2 and ("--gpus: " if "--gpus" in words else "--sweep") in ended.stderr
 
 
 @pytest.mark.parametrize("key, path", [
