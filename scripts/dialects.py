@@ -97,6 +97,8 @@ def megatron_layout(config):
     if schedule["name"] == "gis" and isinstance(group, int) and group >= parallel["pipeline"]:
         words += ["--microbatch-group-size-per-virtual-pipeline-stage", group]
     again, modules = schedule["recompute_layers"], []
+    if all_again(config):
+        return words + ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", 1]
     if isinstance(again, int) and again > 0 and again % chunks == 0:
         return words + ["--recompute-granularity", "full", "--recompute-method", "block", "--recompute-num-layers",
                         again // chunks]
@@ -106,6 +108,22 @@ def megatron_layout(config):
         modules += ["layernorm"] + ["moe_act"] * (config["model"]["experts"] > 0)
     words += ["--recompute-granularity", "selective", "--recompute-modules", *modules] * bool(modules)
     return words
+
+
+def most_layers(config):
+    """Returns the most layers of a stage."""
+    p, name, stages = config["parallel"]["pipeline"], config["schedule"]["name"], {}
+    for part, count in enumerate(config["parallel"]["layers"]):
+        turn, at = divmod(part, p)
+        stage = p - 1 - at if turn % 2 and name in ("zb-v", "v-half", "v-min", "dualpipe-v") else at
+        stages[stage] = stages.get(stage, 0) + count
+    return max(stages.values())
+
+
+def all_again(config):
+    """Returns whether every stage recomputes all of its layers."""
+    again = config["schedule"]["recompute_layers"]
+    return isinstance(again, int) and again >= most_layers(config)
 
 
 def wsd_steps(train):
@@ -167,6 +185,8 @@ def to_torchtitan(config, _):
         tables["compile"] = {"enable": True}  # without it, 0.2.2 refuses
     if train["precision"] == "fp32":
         tables["training"]["mixed_precision_param"] = "float32"
+    if model["experts"] > 0:
+        split["expert_parallel_degree"] = parallel["expert"]
     if p > 1:
         tables["training"]["local_batch_size"] = train["global_batch"] // d
         split["pipeline_parallel_schedule"] = torchtitan.SCHEDULES.get(schedule["name"], "1F1B")
@@ -177,8 +197,7 @@ def to_torchtitan(config, _):
     tables["lr_scheduler"]["decay_type"] = {"cosine": "cosine", "sqrt": "sqrt", "1-sqrt": "sqrt"}.get(shape, "linear")
     if train["schedule"] in ("wsd", "constant"):
         tables["lr_scheduler"]["decay_ratio"] = wsd_steps(train) / train["steps"] if train["schedule"] == "wsd" else 0.0
-    all_layers = -(-model["layers"] // p)
-    tables["activation_checkpoint"]["mode"] = "full" if schedule["recompute_layers"] == all_layers else "none"
+    tables["activation_checkpoint"]["mode"] = "full" if all_again(config) else "none"
     lines = []
     for name, table in tables.items():
         lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()), ""]
@@ -204,11 +223,10 @@ def to_nanotron(config, _):
     per = train["global_batch"] // (parallel["data"] * schedule["micro_batch"])
     engine = "afab" if schedule["name"] == "gpipe" else "1f1b"
     mode = "REDUCE_SCATTER" if parallel["sequence"] else "ALL_REDUCE"
-    again = schedule["recompute_layers"] == -(-model["layers"] // parallel["pipeline"])
     sections = {
         "general": {"seed": train["seed"]},
         "parallelism": {"dp": parallel["data"], "pp": parallel["pipeline"], "tp": parallel["tensor"],
-                        "pp_engine": engine, "tp_mode": mode, "recompute_layer": again,
+                        "pp_engine": engine, "tp_mode": mode, "recompute_layer": all_again(config),
                         "tp_linear_async_communication": parallel["sequence"] and parallel["overlap"] != "off"},
         "tokens": {"sequence_length": model["seq_len"], "micro_batch_size": schedule["micro_batch"],
                    "batch_accumulation_per_replica": per, "train_steps": train["steps"]},

@@ -52,8 +52,11 @@ def matters(key, config):
 
 def differences(ours, theirs):
     same = {"1-sqrt": "sqrt", "auto": dialects.wsd_steps(ours["train"])}  # of decay_shape and decay_steps
+    both = dialects.all_again(ours) and dialects.all_again(theirs)
     for section in ("model", "parallel", "schedule", "attention", "train", "data"):
         for name, value in ours[section].items():
+            if name == "recompute_layers" and both:
+                continue
             if matters(f"{section}.{name}", ours) and value != (there := theirs[section][name]):
                 if not name.startswith("decay_") or same.get(value, value) != same.get(there, there):
                     yield f"{section}.{name}", value, there
@@ -124,7 +127,6 @@ def bytes_there(ours, path, program, words=()):
 
 def nanotron_lacks(config):
     model, parallel, schedule, train = (config[name] for name in ("model", "parallel", "schedule", "train"))
-    each = -(-model["layers"] // parallel["pipeline"])
     lacks = {
         "model.family": model["family"] != "llama",
         "model.head_dim": model["head_dim"] * model["heads"] != model["hidden"],
@@ -136,7 +138,7 @@ def nanotron_lacks(config):
         "schedule.name": parallel["pipeline"] > 1 and schedule["name"] not in ("1f1b", "gpipe"),
         "schedule.bpipe": schedule["bpipe"] != "off",
         "schedule.recompute": schedule["recompute"] != "none",
-        "schedule.recompute_layers": schedule["recompute_layers"] not in (0, each),
+        "schedule.recompute_layers": schedule["recompute_layers"] != 0 and not dialects.all_again(config),
         "parallel.layers": parallel["layers"] != layers_there(config),
         "parallel.context": parallel["context"] > 1,
         "train.decay_shape": train["schedule"] == "wsd" and train["decay_shape"] not in dialects.DECAYS,

@@ -204,7 +204,9 @@ def recompute(s, config):
     mode = s.text("activation_checkpoint.mode", default, none=True)
     option = s.text("activation_checkpoint.selective_ac_option", "2")
     counts = config["parallel"].get("layers") or [-(-layers // p)] * p
-    each = max(sum(counts[rank::p]) for rank in range(p))
+    turns = -1 if schedule.get("name") in ("zb-v", "dualpipe-v") else 1  # of every second row of parts, in a V
+    rows = [counts[at : at + p][:: turns if at // p % 2 else 1] for at in range(0, len(counts), p)]
+    each = max(sum(row[rank] for row in rows) for rank in range(p))
     if mode == "full":
         schedule["recompute_layers"] = each
     elif mode == "selective" and option.isdigit() and int(option) > 0:

@@ -77,6 +77,24 @@ def test_bytes_that_do_not_fit_there_end_with_1(tmp_path):
     assert script("export.py", ROOT / "configs/llama3.1_8b.yaml", "--to", "megatron").returncode == 0
 
 
+@pytest.mark.parametrize("program, said", [("megatron", "--recompute-method uniform"), ("torchtitan", 'mode = "full"'),
+                                           ("nanotron", "recompute_layer: true")])
+def test_a_number_of_recomputed_layers_that_no_stage_exceeds_is_full_recomputation(tmp_path, program, said):
+    path, text = tmp_path / "our.yaml", (ROOT / "configs/llama3_70b.yaml").read_text()
+    keys = "\nschedule:\n  recompute_layers: 80\n"  # as a search writes it
+    layers = [21, 20, 20, 19] if program == "nanotron" else [20, 20, 21, 19]
+    text = re.sub("  (bpipe|recompute_layers):.*\n", "", text).replace("\nschedule:\n", keys)
+    path.write_text(text.replace("\nparallel:\n", f"\nparallel:\n  layers: {layers}\n"))
+    answer = script("export.py", path, "--to", program)
+    assert said in answer.stdout, answer.stderr
+    assert "schedule.recompute_layers" not in unsaid(answer)
+
+
+def test_torchtitan_is_told_the_ranks_that_divide_experts():
+    answer = script("export.py", ROOT / "configs/mixtral_8x7b.yaml", "--to", "torchtitan")
+    assert "expert_parallel_degree = 8" in answer.stdout and "# cannot be said: parallel.expert" not in answer.stdout
+
+
 def test_an_exported_layout_is_judged_on_the_hardware_of_its_configuration(tmp_path):
     path, text = tmp_path / "our.yaml", (ROOT / "configs/llama3.1_8b.yaml").read_text()
     path.write_text(text.replace("\nhardware:\n", "\nhardware:\n  tensor_gb_s: 20\n  memory_gib: 24\n"))
