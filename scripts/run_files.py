@@ -297,7 +297,7 @@ def trainer(family, folder=None):
 
 def ask(program, config, *words, fits=True):
     """Returns the trainer's output. fits False: also if it exits with an error, as a search does if nothing fits."""
-    ended = subprocess.run([program, "-c", config, *words], capture_output=True, text=True, check=False)
+    ended = subprocess.run([program, f"--config={config}", *words], capture_output=True, text=True, check=False)
     if ended.returncode != 0 and (fits or not ended.stdout):
         raise Failure(ended.stderr.strip()[-1000:] or f"{program}: ended with {ended.returncode}")
     return ended.stdout

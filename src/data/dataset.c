@@ -9,7 +9,6 @@
 
 #include <assert.h>
 #include <fcntl.h>
-#include <glob.h>
 #include <inttypes.h>
 #include <libgen.h>
 #include <stdlib.h>
@@ -296,6 +295,15 @@ static int check_side_(Dataset *dataset, const char *shard, char last[SIDE_FILE_
                      side.tokenizer, side.vocab, side.path, dataset->vocab, side.vocab);
 }
 
+int dataset_list(const char *pattern, glob_t *names) {
+    char prefix[PREFIX_BYTES]; // Megatron-LM's name of a data set: NAME for NAME.bin and NAME.idx
+    // The brackets in the name of a file that exists are part of the name, unless the pattern matches other files.
+    int status = glob(pattern, GLOB_MARK | (access(pattern, F_OK) == 0 ? GLOB_NOCHECK : 0), NULL, names);
+    if (status != GLOB_NOMATCH || snprintf(prefix, sizeof prefix, "%s.bin", pattern) >= (int)sizeof prefix)
+        return status;
+    return glob(prefix, GLOB_MARK | (access(prefix, F_OK) == 0 ? GLOB_NOCHECK : 0), NULL, names);
+}
+
 static int dataset_open_(Dataset *dataset, const char *pattern, int64_t need, Error *err) {
     enum { MOST_WILD = 4 };
     glob_t names;
@@ -312,10 +320,7 @@ static int dataset_open_(Dataset *dataset, const char *pattern, int64_t need, Er
         at += length;
     }
     // 2. List the shards.
-    char prefix[PREFIX_BYTES]; // Megatron-LM's name of a data set: NAME for NAME.bin and NAME.idx
-    int status = glob(pattern, GLOB_MARK, NULL, &names);
-    if (status == GLOB_NOMATCH && snprintf(prefix, sizeof prefix, "%s.bin", pattern) < (int)sizeof prefix)
-        status = glob(prefix, GLOB_MARK, NULL, &names);
+    int status = dataset_list(pattern, &names);
     if (status == GLOB_NOMATCH)
         return error_set(err, EXIT_USAGE,
                          "no file matches %s; make the tiny data set with `make data`, or one of your own with "

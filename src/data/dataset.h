@@ -13,6 +13,8 @@
 #include "base/files.h"
 #include "base/log.h"
 
+#include <glob.h>
+
 // --- the side file of a data set names its tokenizer (docs/data.md): NAME.json next to NAME_train_000.bin and
 // NAME_val_000.bin. Shards from elsewhere may lack it.
 
@@ -52,6 +54,9 @@ typedef struct Dataset {
     int64_t seq_len, vocab, samples, tokens;
     SideFile side[2]; // the first side file, and the first one with another tokenizer; vocab 0: not found
 } Dataset;
+
+// Lists the shards that a glob matches, in name order. Returns what glob() returns; if 0, call globfree.
+int dataset_list(const char *pattern, glob_t *names);
 
 // Opens every shard that the glob matches, in name order. Checks every shard's magic and version, its token count
 // against the file's length, and the tokens in its first part against vocab. `key` ("data.train") names the setting in

@@ -4,7 +4,6 @@
 #include "base/alloc.h"
 
 #include <errno.h>
-#include <glob.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,7 +111,7 @@ static int take_library_(Tokenizer *tokenizer, const char *path, Error *err) {
 int tokenizer_side(const Config *config, SideFile *side, Error *err) {
     glob_t shards;
     char path[SIDE_FILE_PATH];
-    if (config->data.train_sources == 0 || glob(config->data.train[0].path, 0, NULL, &shards) != 0) return 0;
+    if (config->data.train_sources == 0 || dataset_list(config->data.train[0].path, &shards) != 0) return 0;
     bool named = side_file_path(shards.gl_pathv[0], path);
     globfree(&shards);
     return named ? side_file_read(side, path, err) : 0;

@@ -76,6 +76,15 @@ TEST(shards_come_in_name_order_and_never_mix_in_a_sample) {
     }
 }
 
+TEST(a_file_that_is_there_is_found_whatever_its_name) {
+    static const char *const names[] = {"odd[1].bin", "odd\\2.bin", "odd{3}.bin", "-odd 4.bin"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        write_shard(names[i], GPT2, 1, 20, 20, 0);
+        AutoDataset *dataset = opened(names[i], 8, 257, 1);
+        assert_int_equal(dataset->samples, 2);
+    }
+}
+
 TEST(a_stride_makes_the_batch_sequence_major) {
     write_shard("stride.bin", GPT2, 1, 100, 100, 0);
     AutoDataset *dataset = opened("stride.bin", 4, 257, 1);

@@ -95,6 +95,12 @@ def test_torchtitan_is_told_the_ranks_that_divide_experts():
     assert "expert_parallel_degree = 8" in answer.stdout and "# cannot be said: parallel.expert" not in answer.stdout
 
 
+def test_a_configuration_may_have_a_name_like_an_option(tmp_path):
+    (tmp_path / "-8b.yaml").write_text((ROOT / "configs/llama3.1_8b.yaml").read_text())
+    answer = script("export.py", "./-8b.yaml", "--to", "megatron", cwd=tmp_path)
+    assert answer.returncode == 0 and "--num-layers 32" in answer.stdout, answer.stderr
+
+
 def test_an_exported_layout_is_judged_on_the_hardware_of_its_configuration(tmp_path):
     path, text = tmp_path / "our.yaml", (ROOT / "configs/llama3.1_8b.yaml").read_text()
     path.write_text(text.replace("\nhardware:\n", "\nhardware:\n  tensor_gb_s: 20\n  memory_gib: 24\n"))
