@@ -71,37 +71,36 @@ class Tensor:
 
 
 def read_header(path):
+    """Returns the tensors of a safetensors file."""
     try:
         with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > min(path.stat().st_size, 100 << 20):
+            (length,), size = struct.unpack("<Q", file.read(8)), path.stat().st_size
+            if length > min(size, 100 << 20):
                 raise ValueError("its header does not fit into it")
-            return length, json.loads(file.read(length))
+            header = json.loads(file.read(length))
     except OSError as error:
         raise Failure(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, struct.error) as error:
         raise Failure(f"{path}: is not a safetensors file ({error})") from None
+    with form_of(path, "safetensors file"):
+        tensors = [Tensor(name, path.name, entry) for name, entry in header.items() if name != "__metadata__"]
+        lacking = 8 + length + sum(tensor.bytes for tensor in tensors) - size
+    if lacking > 0:
+        raise Failure(f"{path}: lacks its last {lacking:,} bytes; copy or fetch it again")
+    return tensors
 
 
 def read_tensors(folder):
     """Returns the model's tensors, without the optimizer's."""
-    index = folder / "model.safetensors.index.json"
-    names = ["model.safetensors"]
+    index, names = folder / "model.safetensors.index.json", []
     if index.exists():
         with form_of(index, "safetensors index"):
-            names = sorted(map(str, set(json.loads(read_text(index))["weight_map"].values()))) or names
+            names = sorted(map(str, set(json.loads(read_text(index))["weight_map"].values())))
+    names = names or ["model.safetensors"]
     if not (folder / names[0]).exists():
         raise Failure(
             f"{folder}: holds no {names[0]}; transformers writes it with save_pretrained(..., safe_serialization=True)")
-    tensors = []
-    for name in names:
-        with form_of(folder / name, "safetensors file"):
-            length, header = read_header(folder / name)
-            held = [Tensor(key, name, entry) for key, entry in header.items() if key != "__metadata__"]
-            lacking = 8 + length + sum(tensor.bytes for tensor in held) - (folder / name).stat().st_size
-        if lacking > 0:
-            raise Failure(f"{folder / name}: lacks its last {lacking:,} bytes; copy or fetch it again")
-        tensors += held
+    tensors = [tensor for name in names for tensor in read_header(folder / name)]
     # Layers in their order: 2 before 10.
     return sorted(tensors, key=lambda t: [part.zfill(6) if part.isdigit() else part for part in t.name.split(".")])
 

@@ -76,6 +76,7 @@ def prepare(options):
     except OSError as error:
         raise Failure(f"--output {options.output}: cannot be a folder: {error.strerror}") from None
     output, options.unpacked = Output(options, dtype), []
+    output.check_side()
     output.discard()
     # With bytes as tokens, copying is faster than sending them to another process.
     processes = 1 if tokenizer.kind == "bytes" else options.jobs

@@ -8,6 +8,8 @@ import re
 import struct
 from pathlib import Path
 
+from run_files import Failure
+
 HEADER_BYTES = 1024
 KINDS = {"uint16": (20240520, 1, "H"), "uint32": (20240801, 7, "I")}  # magic, version, array's type code
 
@@ -81,6 +83,14 @@ class Output:
         self.copies = []
         # The names of all files of a set but the side file.
         self.names = rf"{re.escape(self.name)}(?:_(?:train|val)_\d{{3,}}\.bin|\.tokenizer\.(?:model|json))"
+
+    def check_side(self):
+        """Refuses to replace a NAME.json that is no side file: it may be the text or the tokenizer."""
+        told = None
+        with contextlib.suppress(FileNotFoundError, ValueError, RecursionError), open(self.side, "rb") as file:
+            told = json.loads(file.read(1 << 16))
+        if self.side.exists() and not (isinstance(told, dict) and "tokenizer" in told):
+            raise Failure(f"{self.side}: is the side file's place, and is another file; use another --name or --output")
 
     def copy_tokenizer(self, suffix, data):
         """Returns the name of the copy."""

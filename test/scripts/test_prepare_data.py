@@ -161,6 +161,16 @@ def test_usage_errors_name_the_argument(tmp_path, arguments, words):
     assert ended.returncode == 2 and words in ended.stderr and list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("text", ['{"text": "a"}\n{"text": "b"}\n', '{"model": {}}', "[]", ""])
+def test_a_text_or_tokenizer_where_the_side_file_belongs_is_not_replaced(tmp_path, text):
+    (tmp_path / "mine.json").write_text(text)
+    (tmp_path / "a.txt").write_text("some words")
+    for source in ("mine.json", "a.txt") if text else ("a.txt",):
+        ended = prepare(tmp_path / source, "-o", tmp_path, "--name", "mine", "--val-fraction", 0)
+        assert ended.returncode == 1 and f"{tmp_path}/mine.json: is the side file's place" in ended.stderr
+    assert (tmp_path / "mine.json").read_text() == text and len(list(tmp_path.iterdir())) == 2
+
+
 def test_without_the_bible_the_error_names_both_ways_out(tmp_path):
     result = prepare("--bible", "-o", tmp_path, env={**os.environ, "PATH": str(tmp_path)})
     assert result.returncode == 1
@@ -426,26 +436,21 @@ def test_a_vocabulary_beyond_16_bits_makes_wide_tokens_or_is_refused(corpus, tmp
     refused(tmp_path, words, *arguments, "--dtype", "uint16")
 
 
-def test_empty_rows_are_counted_and_take_no_place(tmp_path):
-    rows = ['{"text": "one"}', "", '{"text": ""}', '{"text": null}', '{"text": "two"}']
-    (tmp_path / "a.jsonl").write_text("\r\n".join(rows), encoding="utf-8-sig")  # as Windows writes it
-    result = prepare(tmp_path / "a.jsonl", "-o", tmp_path, "--val-fraction", 0)
-    assert "2 documents, 6 bytes, 3 empty rows left out" in result.stdout
-    assert tokens(tmp_path, "text_train_*.bin") == document(b"one") + document(b"two")
-
-
-@pytest.mark.parametrize("empty", ["", '{"text": ""}', '{"text" : null, "id": 3}', "  ", '{"id": 1, "text":"" }'])
-def test_documents_are_numbered_and_not_empty_rows(tmp_path, empty):
+@pytest.mark.parametrize("empty", ["", '{"body": ""}', '{"body" : null, "id": 3}', "  ", '{"id": 1, "body":"" }'])
+def test_documents_are_numbered_over_all_files_without_empty_rows(tmp_path, empty):
     """Every 20th row is empty: counted by rows, all of them and no document would be held out."""
     texts = [f'say: null "{number}" and: ""' if number % 7 else f"row {number}" for number in range(1, 191)]
-    rows = [json.dumps({"text": text}) for text in texts]
+    rows = [json.dumps({"body": text}) for text in texts]
     for at in range(20, 201, 20):
         rows.insert(at - 1, empty)
-    (tmp_path / "a.jsonl").write_text("\n".join([*rows, ""]))
-    result = prepared(tmp_path / "a.jsonl", "-o", tmp_path)
+    (tmp_path / "a.jsonl").write_text("\r\n".join(rows[:30]), encoding="utf-8-sig")  # as Windows writes it
+    (tmp_path / "b.jsonl").write_text("\n".join([*rows[30:], ""]))
+    result = prepared(tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--key", "body", "-o", tmp_path, "--dtype", "uint32")
     assert "190 documents" in result.stdout and "10 empty rows left out" in result.stdout
-    held = [document(text.encode()) for number, text in enumerate(texts, 1) if number % 20 == 0]
-    assert tokens(tmp_path, "text_val_*.bin") == sum(held, [])
+    for split, held in (("train", False), ("val", True)):
+        expected = [document(text.encode()) for number, text in enumerate(texts, 1) if (number % 20 == 0) == held]
+        assert tokens(tmp_path, f"text_{split}_*.bin") == sum(expected, [])
+    assert (tmp_path / "text_val_000.bin").read_bytes()[:4] == array.array("i", [20240801]).tobytes()
 
 
 @needs("tokenizers")
@@ -453,14 +458,6 @@ def test_documents_are_numbered_and_not_empty_rows(tmp_path, empty):
 def test_a_compressed_file_that_is_not_utf8_is_one_sentence(corpus, tmp_path, name):
     (tmp_path / f"{name}.gz").write_bytes(gzip.compress(b'{"text": "a\xff"}\n'))
     refused(tmp_path, "is not UTF-8", tmp_path / f"{name}.gz", "--tokenizer", corpus / "hf.json")
-
-
-def test_rows_of_several_files_are_numbered_through(tmp_path):
-    for name, numbers in (("a.jsonl", range(1, 31)), ("b.jsonl", range(31, 61))):
-        (tmp_path / name).write_text("".join(f'{{"body": "row {number}"}}\n' for number in numbers))
-    prepared(tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--key", "body", "-o", tmp_path, "--dtype", "uint32")
-    assert (tmp_path / "text_val_000.bin").read_bytes()[:4] == array.array("i", [20240801]).tobytes()
-    assert tokens(tmp_path, "text_val_*.bin") == sum((document(b"row %d" % number) for number in (20, 40, 60)), [])
 
 
 @needs("pyarrow")
@@ -585,7 +582,8 @@ def test_an_output_that_cannot_be_written_is_named(corpus, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_stop_leaves_no_process_and_an_earlier_set_whole(corpus, tmp_path, number):
     command = [corpus / "large.txt", *[corpus / "large.txt"] * 9, "--tokenizer", corpus / "hf.json", "-o", tmp_path]
-    (tmp_path / "text.json").write_text("earlier")
+    earlier = '{"tokenizer": "earlier"}'
+    (tmp_path / "text.json").write_text(earlier)
     started = subprocess.Popen([sys.executable, str(SCRIPT), *map(str, command), "-j", "2"], start_new_session=True,
                                stderr=subprocess.PIPE)
     wait_until(lambda: list(tmp_path.glob(".text_train_*.part")) or started.poll() is not None, "nothing was written")
@@ -597,7 +595,7 @@ def test_a_stop_leaves_no_process_and_an_earlier_set_whole(corpus, tmp_path, num
     assert started.wait(patience(20)) == (-9 if number == signal.SIGKILL else 130)
     assert number == signal.SIGKILL or started.stderr.read() == b""
     wait_until(lambda: not alive(started.pid), "processes of a stopped run are alive")
-    assert (tmp_path / "text.json").read_text() == "earlier"
+    assert (tmp_path / "text.json").read_text() == earlier
     other = tmp_path / f".text2_train_000.bin.{started.pid}.part"  # another set's, maybe of another host
     other.touch()
     if number == signal.SIGKILL:  # the next run removes what it left
