@@ -24,6 +24,9 @@ ASIDE = {"train.tokens", "train.max_restarts", "train.peer_timeout_s", "train.ti
          "schedule.expert_rows"}
 
 
+ALWAYS_SPLIT = ("zb-v", "dualpipe-v")  # the other programs split no other schedule's backwards
+
+
 def planned(path, *words):
     """Returns the plan of the trainer of the file's family."""
     return json.loads(ask_family(path, "--plan", "--json", *words)[1])
@@ -43,6 +46,8 @@ def matters(key, config):
                           or config["parallel"]["data"] * config["parallel"]["context"] > 1)
     if key in ("parallel.sequence", "parallel.collectives", "parallel.overlap"):
         return t > 1
+    if key == "schedule.split_backward" and config["schedule"]["name"] in ALWAYS_SPLIT:
+        return False
     if key in ("schedule.name", "schedule.chunks", "schedule.group", "schedule.split_backward"):
         return p > 1 and key != "schedule.chunks"  # chunks: the list of layers per chunk implies it
     if key in ("train.decay_steps", "train.decay_shape"):
@@ -70,6 +75,7 @@ def understood(program, text, config):
     else:
         model = {key: value for key, value in config["model"].items() if key != "seq_len"}
         back = torchtitan.convert(torchtitan.read(text), None, None if "flavor" in text else model)
+    back["schedule"]["split_backward"] = "on" if back["schedule"].get("name") in ALWAYS_SPLIT else "off"
     back["hardware"] = config["hardware"] | {"device": "cuda", "profile": ""}
     return back
 

@@ -90,6 +90,15 @@ def test_a_number_of_recomputed_layers_that_no_stage_exceeds_is_full_recomputati
     assert "schedule.recompute_layers" not in unsaid(answer)
 
 
+def test_a_schedule_splits_backwards_there_if_it_always_does(tmp_path):
+    path, text = tmp_path / "our.yaml", (ROOT / "configs/llama3_70b.yaml").read_text()
+    for name, split, named in (("zb-v", "auto", 0), ("zb-v", "on", 0), ("1f1b", "on", 1), ("1f1b", "off", 0)):
+        keys = f"{name}\n  split_backward: {split}"
+        path.write_text(re.sub("  bpipe:.*\n", "", text).replace("  name: 1f1b", f"  name: {keys}"))
+        answer = script("export.py", path, "--to", "torchtitan")
+        assert ("# cannot be said: schedule.split_backward" in answer.stdout) == named, answer.stderr
+
+
 def test_torchtitan_is_told_the_ranks_that_divide_experts():
     answer = script("export.py", ROOT / "configs/mixtral_8x7b.yaml", "--to", "torchtitan")
     assert "expert_parallel_degree = 8" in answer.stdout and "# cannot be said: parallel.expert" not in answer.stdout
@@ -105,8 +114,8 @@ def test_an_exported_layout_is_judged_on_the_hardware_of_its_configuration(tmp_p
     path, text = tmp_path / "our.yaml", (ROOT / "configs/llama3.1_8b.yaml").read_text()
     path.write_text(text.replace("\nhardware:\n", "\nhardware:\n  tensor_gb_s: 20\n  memory_gib: 24\n"))
     answer = script("export.py", path, "--to", "megatron")
-    here, there = re.search(r"# step as planned here: (\d+) ms; with only these settings: (\d+) ms", answer.stdout).groups()
-    assert abs(int(here) - int(there)) <= 1
+    told = re.search(r"# step as planned here: (\d+) ms; with only these settings: (\d+) ms", answer.stdout)
+    assert abs(int(told[1]) - int(told[2])) <= 1
     assert answer.returncode == 1 and "but only 20 of 24 are free" in answer.stderr
 
 
