@@ -49,6 +49,9 @@ def limit_of(words):
 def draw_timelines(options):
     """One trace has no name, and a step and --whole of its own."""
     traces = [(path, Trace(path, options.step)) for path in options.files]
+    end = max(trace.end for _, trace in traces) / 1e3
+    if options.part and options.part[0] >= end:
+        raise Failure(f"--part: begins after the last action, which ends at {end:.6g} ms; name an earlier part")
     named = [{"name": trace.words if options.picture == "timeline" else f"{path.stem} ({trace.words})",
               "events": trace.events} for path, trace in traces]
     return {"kind": "timelines", "traces": named, "part": options.part, "whole": options.whole}

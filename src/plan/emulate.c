@@ -188,17 +188,24 @@ static int emulate_one_(Subject *subject, FILE *file, Error *err) {
     fprintf(file, "peak      %s allocated, %s bytes; planned %s%s\n", grid_bytes(bytes, peak), grid_count(bytes, exact),
             grid_bytes(plan, planned), bytes == plan ? ", the same to the byte" : "");
     // 2. Its times, and the modelled times of collectives, which take no time in an emulation.
-    double forward = times.seconds[TIMED_FORWARD], backward = times.seconds[TIMED_BACKWARD], tensor = 0;
+    double forward = times.seconds[TIMED_FORWARD], backward = times.seconds[TIMED_BACKWARD];
+    double tensor = 0, exchange = 0;
     double input = times.seconds[TIMED_INPUT], weight = times.seconds[TIMED_WEIGHT];
     double all = forward + (backward > 0 ? backward : input + weight);
     CountSource source = {.hardware = hardware, .config = config, .model = subject->model};
     ChunkTimes *counted = xmalloc((size_t)at->shape.slices * sizeof *counted);
     for (int c = 0; c < at->chunks; c++) {
         counted_chunk(&source, at, &at->chunk[c], counted);
-        for (int64_t i = 0; i < at->shape.slices; i++)
-            tensor += counted[i].of[TIMED_FORWARD].exposed + counted[i].of[TIMED_BACKWARD].exposed;
+        for (int64_t i = 0; i < at->shape.slices; i++) {
+            const Account *one = &counted[i].of[TIMED_FORWARD], *other = &counted[i].of[TIMED_BACKWARD];
+            tensor += one->exposed + other->exposed;
+            exchange += one->exchange + other->exchange;
+        }
     }
     free(counted);
+    int64_t ranks = config->parallel.tensor * config->parallel.context;
+    if (ranks == 1) exchange += tensor, tensor = 0;
+    double waits = tensor + exchange;
     double share = (double)(config_world(config) / config->parallel.data) * hardware->cost.flops;
     double flops = model_flops_per_token(config, true) * (double)(config->schedule.micro_batch * config->model.seq_len);
     fprintf(file, "time      forward %.3f ms", 1e3 * forward);
@@ -208,11 +215,14 @@ static int emulate_one_(Subject *subject, FILE *file, Error *err) {
     fprintf(file, " a microbatch, median of %lld; compute waited %.3f ms for transfers\n",
             (long long)times.microbatches, 1e3 * times.exposed);
     if (tensor > 0)
-        fprintf(file, "tensor    collectives over %lld ranks, modelled: %.3f ms a microbatch\n",
-                (long long)(config->parallel.tensor * config->parallel.context), 1e3 * tensor);
+        fprintf(file, "tensor    collectives over %lld ranks, modelled: %.3f ms a microbatch\n", (long long)ranks,
+                1e3 * tensor);
+    if (exchange > 0)
+        fprintf(file, "experts   exchanges over %lld ranks, modelled: %.3f ms a microbatch\n",
+                (long long)config->parallel.expert, 1e3 * exchange);
     if (share <= 0 || at->layers == 0) return 0;
     fprintf(file, "MFU       if every stage were like this one and never idle: %.1f%%", 100 * flops / (share * all));
-    if (tensor > 0) fprintf(file, " without collectives, %.1f%% with them", 100 * flops / (share * (all + tensor)));
+    if (waits > 0) fprintf(file, " without collectives, %.1f%% with them", 100 * flops / (share * (all + waits)));
     fputc('\n', file);
     return 0;
 }
@@ -249,12 +259,15 @@ static Timeline *pipeline_(const Subject *subject, const PlanCosts *costs, doubl
 
 static int emulate_all_(Subject *subject, const Log *log, FILE *file, Error *err) {
     const ParallelConfig *parallel = &subject->config.parallel;
-    const char *kind = parallel->tensor > 1 ? "tensor" : "context";
-    if (parallel->tensor * parallel->context > 1)
+    const char *kind = parallel->tensor > 1 ? "tensor" : parallel->context > 1 ? "context" : "expert";
+    int64_t ranks = parallel->tensor > 1    ? parallel->tensor
+                    : parallel->context > 1 ? parallel->context
+                                            : parallel->expert;
+    if (ranks > 1)
         return error_set(err, EXIT_USAGE,
                          "--emulate-stage all: collectives over %lld %s ranks take no time in an emulation; emulate "
                          "one stage, or set parallel.%s: 1",
-                         (long long)(parallel->tensor > 1 ? parallel->tensor : parallel->context), kind, kind);
+                         (long long)ranks, kind, kind);
     Planner planner = {0};
     double **seconds = xcalloc((size_t)subject->plan.stages, sizeof *seconds);
     int status = planner_create(&planner, &subject->config, subject->model, log, err);

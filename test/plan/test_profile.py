@@ -106,6 +106,19 @@ def test_all_stages_in_turn_make_the_pipeline_of_as_many_devices(tmp_path):
     assert refused.returncode == 2 and "parallel.tensor: 1" in refused.stderr
 
 
+def test_exchanges_with_experts_are_told_where_they_take_no_time(tmp_path):
+    experts = as_options("parallel.data=2", "parallel.expert=2", "model.experts=4", "model.experts_per_token=2",
+                         "hardware.tensor_gb_s=0.001")
+    ended = command("llama", "-c", write_config(tmp_path), "--emulate-stage", "0", *experts)
+    assert ended.returncode == 0 and "over 1 ranks" not in ended.stdout, ended.stderr
+    told = re.search(r"forward (\S+) ms, backward (\S+) ms .*experts   exchanges over 2 ranks, modelled: (\S+) ms",
+                     ended.stdout, re.S)
+    assert float(told[3]) > float(told[1]) + float(told[2])
+    assert re.search(r"% without collectives, \S+% with them", ended.stdout)
+    refused = command("llama", "-c", write_config(tmp_path), "--emulate-stage", "all", *experts)
+    assert refused.returncode == 2 and "parallel.expert: 1" in refused.stderr
+
+
 @pytest.mark.parametrize("stage", ["4", "-1", "x", "1.5"])
 def test_a_stage_that_does_not_exist_is_refused(tmp_path, stage):
     ended = command("llama", "-c", write_config(tmp_path), f"--emulate-stage={stage}")

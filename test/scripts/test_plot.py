@@ -114,6 +114,12 @@ def test_the_ranks_of_a_stage_are_drawn_as_such(tmp_path):
     assert rows == ["stage 0, rank 0", "stage 0, rank 2", "stage 1, rank 1", "stage 1, rank 3"]
 
 
+def test_a_part_after_the_end_is_refused(wrote, tmp_path):
+    ended = plot("timeline", wrote / "trace4.json", "--part", "1e8:2e8", "-o", tmp_path / "p.svg")
+    assert ended.returncode == 1 and "begins after the last action" in ended.stderr
+    assert not (tmp_path / "p.svg").exists()
+
+
 def test_pictures_follow_light_and_dark_and_tell_i_from_b(wrote, tmp_path):
     for name, files_ in (("a", ["timelines", wrote / "trace4.json", wrote / "split.json"]),
                          ("b", ["memory", wrote / "plan4.json"])):

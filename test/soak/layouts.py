@@ -313,7 +313,7 @@ class Trial:
         self.ends_well("profile", "--plan", **{"hardware.profile": path})
 
     def emulate(self):
-        if not {"parallel.context", "parallel.tensor"} & set(self.keys):
+        if not {"parallel.context", "parallel.tensor", "parallel.expert"} & set(self.keys):
             self.ends_well("emulate", "--emulate-stage", "all")
 
     def trace(self):
