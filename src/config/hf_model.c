@@ -271,7 +271,7 @@ static bool is_config_json_(const char *text) {
     static const char *const words[] = {"\"model_type\"",  "\"architectures\"", "\"transformers_version\"",
                                         "\"hidden_size\"", "\"n_embd\"",        "'model_type'",
                                         "'architectures'", "'hidden_size'",     "'n_embd'"};
-    bool object = text[strspn(text, " \t\r\n")] == '{' || text[strspn(text, " \t\r\n")] == '/'; // or a comment
+    bool object = text[strspn(text, " \t\r\n")] == '{' || text[strspn(text, " \t\r\n")] == '/'; // '/': a comment
     for (size_t i = 0; object && i < sizeof words / sizeof *words; i++)
         if (strstr(text, words[i]) != NULL) return true;
     return false;

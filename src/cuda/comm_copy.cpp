@@ -48,7 +48,7 @@ typedef struct Copies {
     CommMemory memory;
     char **mapped;              // [size] address of each rank's memory in this process; NULL: nothing is mapped
     uint32_t number, announced; // number of the last collective; number of the last one that sent `ready` to its peers
-    bool announces;             // the last collective that does not follow another is `announced`
+    bool announces;             // the last collective that follows no other is the one in `announced`
     struct {
         void *out;
         const char *own, *others;

@@ -166,7 +166,7 @@ def test_outliers_are_skipped_where_the_window_holds_enough(odd, tmp_path):
     assert limited.curve()[: skipped[0]] == free.curve()[: skipped[0]]
     before, after = tensors_of(step_of(tmp_path, skipped[0] - 1)), tensors_of(step_of(tmp_path, skipped[0]))
     assert all(before[name].tobytes() == after[name].tobytes() for name in before)
-    # The window is in the checkpoint: a resume just before the outlier decides as the run that was never interrupted.
+    # The window is in the checkpoint: a resume just before the outlier decides as an uninterrupted run does.
     resumed = odd.run(LIMIT, resume=step_of(tmp_path, skipped[0] - 1))
     assert comparable(resumed) == comparable(limited)[skipped[0] - 1 :]
 

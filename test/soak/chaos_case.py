@@ -37,7 +37,7 @@ class Case:
             f"train.peer_timeout_s={PEER_TIMEOUT_S}", f"train.timeout_s={TIMEOUT_S}",
         ]  # fmt: skip
         self.saves = draw.random() < 0.9
-        # The disturbed run resumes from so many steps of an undisturbed run; 0: it starts from the beginning.
+        # The disturbed run resumes after this many steps of an undisturbed run; 0: it starts from the beginning.
         self.before = draw.choice([0, 0, 0, 2, 5]) if self.saves else 0
         # A user's folder in checkpoint.dir that looks like a checkpoint, and may occupy the name of one.
         self.notes = draw.choice([None] * 7 + [f"step_{draw.randint(1, STEPS):08}"]) if self.saves else None

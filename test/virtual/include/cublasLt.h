@@ -1,5 +1,5 @@
-// The part of cuBLASLt's interface that src/cuda uses, declared by ourselves. Names and numbers as in NVIDIA's cuBLAS
-// documentation; the structs that cuBLASLt keeps opaque hold what the virtual GPU needs.
+// Our own declarations of the part of cuBLASLt's interface that src/cuda uses. Names and numbers are those of
+// NVIDIA's cuBLAS documentation; the structs that cuBLASLt keeps opaque hold what the virtual GPU needs.
 #pragma once
 
 #include <cuda_runtime.h>

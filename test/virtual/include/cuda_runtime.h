@@ -1,4 +1,4 @@
-// The part of the CUDA runtime's interface that src/cuda uses, declared by ourselves: the virtual GPU needs no CUDA
+// Our own declarations of the part of the CUDA runtime's interface that src/cuda uses: the virtual GPU needs no CUDA
 // toolkit. Names, order of arguments and numbers are those of the CUDA runtime API reference (12 and 13); a struct
 // has only the members that are read here. A call that is missing here has to be added with its rules.
 #pragma once

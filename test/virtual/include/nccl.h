@@ -1,5 +1,5 @@
-// The part of NCCL's interface that src/cuda uses, declared by ourselves. Names, order of arguments and numbers as in
-// NVIDIA's NCCL user guide (2.28).
+// Our own declarations of the part of NCCL's interface that src/cuda uses. Names, order of arguments and numbers are
+// those of NVIDIA's NCCL user guide (2.28).
 #pragma once
 
 #include <cuda_runtime.h>
