@@ -424,6 +424,7 @@ static int test_(Comm *comm, CommRequest *request, Error *err) {
     if (end == ((CountComm *)comm->self)->queue) clocks->flight = 0; // the group's last one
     double waits = max_double(0, end - clocks->compute), sum = cost_pass(clocks->cost, (double)request->detail[SUMS]);
     clocks->compute += waits + sum;
+    if (((CountComm *)comm->self)->links.rate > 0) clocks->spent.between += waits;
     if (request->detail[EXCHANGE] != 0) {
         double even;
         memcpy(&even, &request->detail[EVEN], sizeof even);

@@ -17,7 +17,7 @@
 #include "comm/comm.h"
 #include "cost.h"
 
-// Seconds by kind of work. Their sum, without `peak`, is the time that has passed on the clock.
+// Seconds by kind of work. Their sum, without `peak` and `between`, is the time that has passed on the clock.
 typedef struct Account {
     double peak;      // part of `products`: the time of the same FLOPs at the device's peak
     double products;  // matrix products, without attention's
@@ -26,6 +26,7 @@ typedef struct Account {
     double exposed;   // compute waited for collectives, or ran slower during them
     double exchange;  // compute waited for exchanges of rows with experts
     double count;     // no time: the number of products in `products` and `uneven`
+    double between;   // part of `exposed`, `exchange` and `uneven`: waits for collectives between nodes
     double uneven;    // extra time of the fullest rank's experts and exchanges over a balanced routing
 } Account;
 
@@ -39,6 +40,7 @@ static inline void account_add(Account *a, const Account *b, double factor) {
     a->exchange += factor * b->exchange;
     a->uneven += factor * b->uneven;
     a->count += factor * b->count;
+    a->between += factor * b->between;
 }
 
 static inline double account_total(const Account *account) {

@@ -96,7 +96,8 @@ bool counted_moves(const Gpu *gpu, const Config *config, const StageShape *stage
 }
 
 // Sets the size of a group and, if such groups leave their nodes, how. The groups of a node share its network; in an
-// exchange, all its ranks send at the same time.
+// exchange, all ranks send at the same time. Only the gathers of weights, after the update, begin on all stages at
+// once: what other stages' groups delay during actions is added by the simulation of the pipeline (SimulateShares).
 static void set_group_(const CountSource *source, CountKey *key, int group, RankGroup kind, int64_t size) {
     const Hardware *hardware = source->hardware;
     const Config *config = source->config;
@@ -104,8 +105,10 @@ static void set_group_(const CountSource *source, CountKey *key, int group, Rank
     if (size < 2) return;
     GroupPlace place = hardware_place(hardware, config, kind);
     if (place.leaving == 0) return;
-    int64_t node = hardware_domain(hardware, config);
-    int64_t sharing = kind == GROUP_EXPERTS ? node : min_i64(place.leaving, node);
+    int64_t ranks = hardware_place(hardware, config, GROUP_DATA).here; // of a stage on a node
+    int64_t sharing = min_i64(place.leaving, hardware_domain(hardware, config));
+    if (kind == GROUP_EXPERTS) sharing = ranks;
+    else if (kind == GROUP_TENSOR || kind == GROUP_CONTEXT) sharing = min_i64(sharing, (ranks - 1) / place.near + 1);
     double rate = hardware_network(hardware, config) / (double)sharing;
     key->link[group].rate = fmin(rate, hardware->cost.tensor); // field by field: the bytes between fields stay 0
     key->link[group].near = (int)place.near;

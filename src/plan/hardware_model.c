@@ -109,6 +109,7 @@ GroupPlace hardware_place(const Hardware *hardware, const Config *config, RankGr
                 int64_t here = before_(high, block, sets, at % sets) - before_(low, block, sets, at % sets);
                 int64_t complete = max_i64(0, here - (all - apart)), groups = min_i64(here, apart);
                 parts += groups;
+                place.here = max_i64(place.here, here);
                 if (here == all) continue;
                 place.near = max_i64(place.near, min_i64((here + apart - 1) / apart, all / apart - 1));
                 place.of_set = max_i64(place.of_set, groups - complete);

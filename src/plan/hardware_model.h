@@ -46,6 +46,7 @@ typedef struct GroupPlace {
     int64_t leaving; // most groups with ranks in one domain, whose collectives share its network; 0: there are none
     int64_t of_set;  // most of these with ranks of the same stage (for tensor and context groups, of the same group)
     int64_t nodes;   // domains spanned by a group, rounded up from the mean
+    int64_t here;    // most ranks of a stage (for tensor and context groups, of a group) on one domain
 } GroupPlace;
 GroupPlace hardware_place(const Hardware *hardware, const Config *config, RankGroup group);
 

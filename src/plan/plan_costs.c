@@ -239,17 +239,57 @@ static double beside_message_(const Account *spent, double message) {
     return 1 / (1 + spent->products / account_total(spent) * lost / (message - lost));
 }
 
-// Fills in the resources: at most one network card per stage; on a CPU, resource 0 is the cores of the host; each
-// stage's multiprocessors, if products leave none to messages between nodes and these can delay a stage by 2 %.
+static const double MATTERS = 0.02; // share of a stage's compute: delays below it are left out
+
+// Returns the lowest stage that has a node in common with stage s.
+static int lowest_(const PlanCosts *costs, int s) {
+    const StageTime *at = &costs->stage[s], *low = costs->stage;
+    while (low->node + low->nodes <= at->node || at->node + at->nodes <= low->node) low++;
+    return (int)(low - costs->stage);
+}
+
+// Fills in resource p + s, the network of the node with lowest stage s, for collectives between nodes: a stage needs it
+// for a part of its compute, at other times than other stages of the node. Messages through the node's card are its
+// rival. Returns whether stages meet there.
+static bool costing_meet_(PlanCosts *costs, const Costing *costing, const double *edge, double *part, int *rival) {
+    int p = costing->plan->stages, *compute = costs->resources_, *down = compute + p, *up = down + p;
+    bool between_nodes = false, meet = false;
+    for (int s = 0; s < p; s++) between_nodes |= costs->stage[s].spent.between > 0;
+    for (int low = 0; low < p && between_nodes; low++) {
+        double work = 0, between = 0, sent = 0; // sent: seconds for which the stages' messages are in flight
+        int users = 0, card = -1;
+        for (int s = low; s < p; s++) {
+            int below = (s + p - 1) % p;
+            if (lowest_(costs, s) != low) continue;
+            users++, work += costs->stage[s].forward + costs->stage[s].backward;
+            between += costs->stage[s].spent.between;
+            sent += (down[s] >= 0 ? edge[s] : 0) + (up[below] >= 0 ? edge[below] : 0);
+            card = max_int(card, max_int(down[s], up[below]));
+        }
+        if (between == 0) continue;
+        double share = between / work;
+        bool sends = share * sent * costing->schedule->chunks * costing->schedule->slices > MATTERS * work / users;
+        if (sends) rival[p + low] = card, rival[card] = p + low;
+        if (!sends && share * (users - 1) < MATTERS) continue;
+        meet |= users > 1;
+        part[p + low] = share;
+        for (int s = low; s < p; s++)
+            if (lowest_(costs, s) == low) compute[s] = p + low;
+    }
+    return meet;
+}
+
+// Fills in the resources: at most one network card per stage; on a CPU, resource 0 is the cores of the host; nodes'
+// networks for collectives between nodes; or each stage's multiprocessors, if products leave none to messages between
+// nodes and these can delay a stage by 2 %.
 static void costing_share_(PlanCosts *costs, const Costing *costing, const double *edge, double *capacity,
-                           double *beside) {
-    static const double MATTERS = 0.02;
+                           double *beside, double *part) {
     const Config *config = costing->config;
     const Schedule *schedule = costing->schedule;
     const Hardware *hardware = costing->source->hardware;
     int p = costing->plan->stages, *r = costs->resources_;
-    int *compute = r, *down = r + p, *up = r + 2 * p, *evict = r + 3 * p, *load = r + 4 * p;
-    for (int i = 0; i < 2 * p; i++) capacity[i] = 1;
+    int *compute = r, *down = r + p, *up = r + 2 * p, *evict = r + 3 * p, *load = r + 4 * p, *rival = r + 5 * p;
+    for (int i = 0; i < 2 * p; i++) capacity[i] = part[i] = 1, rival[i] = -1;
     if (hardware->cpu) capacity[0] = hardware->cores_share / (double)(config_world(config) / p);
     for (int s = 0; s < p; s++) {
         int partner = bpipe_partner(p, s), next = (s + 1) % p;
@@ -258,7 +298,9 @@ static void costing_share_(PlanCosts *costs, const Costing *costing, const doubl
         up[s] = card_(costing, next, s);
         evict[s] = peers ? card_(costing, s, partner) : -1;
         load[s] = peers ? card_(costing, partner, s) : -1;
+        compute[s] = hardware->cpu ? 0 : -1;
     }
+    bool meet = !hardware->cpu && costing_meet_(costs, costing, edge, part, rival);
     double delayed = 0; // the largest share of a stage's compute that its messages can delay
     for (int s = 0; s < p; s++) {
         int below = (s + p - 1) % p, links = (down[s] >= 0) + (down[below] >= 0);
@@ -268,10 +310,19 @@ static void costing_share_(PlanCosts *costs, const Costing *costing, const doubl
         delayed = max_double(delayed, messages * message * (1 - beside[s]) / (time->forward + time->backward));
     }
     bool theirs = config->hardware.trainer != TRAINER_THIS;
-    bool slows = !hardware->cpu && hardware->cost.persistent && !theirs && delayed > MATTERS &&
+    bool slows = !hardware->cpu && hardware->cost.persistent && !theirs && !meet && delayed > MATTERS &&
                  !counted_moves(hardware->gpu, config, &costing->plan->stage[0].at);
-    for (int s = 0; s < p; s++) compute[s] = hardware->cpu ? 0 : slows ? p + s : -1;
-    costs->shares = (SimulateShares){2 * p, capacity, compute, down, up, slows ? beside : NULL, evict, load};
+    for (int s = 0; s < p && slows; s++) compute[s] = p + s;
+    costs->shares = (SimulateShares){.count = 2 * p,
+                                     .capacity = capacity,
+                                     .part = part,
+                                     .rival = rival,
+                                     .compute = compute,
+                                     .down = down,
+                                     .up = up,
+                                     .beside = slows ? beside : NULL,
+                                     .evict = evict,
+                                     .load = load};
 }
 
 // Fills in the sums of gradients over data ranks. The times of the stages must be known. last: SimulateCosts.last
@@ -301,8 +352,6 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
         time->late = of_ends * (d - 1) / d;
         time->hides = ends / costing->schedule->slices;
         time->layers = layers_of_(costing, s);
-        time->node = node_of_stage_(costing, s, false);
-        time->nodes = node_of_stage_(costing, s, true) - time->node + 1;
         // Nothing can be summed until the last backward has completed its first layer. Persistent products are chosen
         // for fewer multiprocessors until that backward ends, other kernels are slower only while a sum is in flight.
         double whole = time->bytes / rate, share = (double)(time->layers - 1) / time->layers;
@@ -379,24 +428,26 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
     costing.times = xmalloc((size_t)schedule->slices * sizeof *costing.times);
     *costs = (PlanCosts){.plan = plan,
                          .stage = xcalloc((size_t)p, sizeof *costs->stage),
-                         .times_ = xcalloc((size_t)(6 * p + 4 * all), sizeof *costs->times_),
-                         .resources_ = xcalloc(5 * (size_t)p, sizeof *costs->resources_)};
+                         .times_ = xcalloc((size_t)(8 * p + 4 * all), sizeof *costs->times_),
+                         .resources_ = xcalloc(7 * (size_t)p, sizeof *costs->resources_)};
     double *transfer = costs->times_, *edge = transfer + p, *last = edge + p, *beside = last + p,
-           *capacity = beside + p;
+           *capacity = beside + p, *part = capacity + 2 * p;
     double *compute[TIMED_ACTIONS];
-    for (int k = 0; k < TIMED_ACTIONS; k++) compute[k] = capacity + 2 * p + k * all;
+    for (int k = 0; k < TIMED_ACTIONS; k++) compute[k] = part + 2 * p + k * all;
     for (int s = 0; s < p && status == 0; s++) {
         StageTime *time = &costs->stage[s];
         for (int c = 0; c < schedule->chunks && status == 0; c++)
             status = chunk_compute_(&costing, s, c, compute, time, err);
         time->optimizer = optimizer_seconds_(&costing, s, &time->gather) - time->first;
+        time->node = node_of_stage_(&costing, s, false);
+        time->nodes = node_of_stage_(&costing, s, true) - time->node + 1;
         if (source->free_messages) continue;
         transfer[s] = transfer_(&costing, s);
         edge[s] = costing_message_(&costing, s, (s + 1) % p, plan->stage[s].at.message_bytes);
     }
     free(costing.times);
     if (status != 0) return plan_costs_free(costs), -1;
-    costing_share_(costs, &costing, edge, capacity, beside);
+    costing_share_(costs, &costing, edge, capacity, beside, part);
     costing_sums_(costs, &costing, last);
     costs->tied = tied_seconds_(&costing);
     costs->costs = (SimulateCosts){.forward = compute[TIMED_FORWARD],

@@ -1,8 +1,9 @@
 // Plans the pipeline a second time with free messages: the time saved, and the compute that messages delay on GPUs, is
 // the line of messages. Compute is the average busy time of the stages, divided into the kinds of work that were
-// counted (counted.h). Measured stages, ranks that share cores and the overhead of actions differ from the count; the
-// difference is added to the products' loss. The rest of the pipeline is idle time: imbalance is the average stage's
-// wait for the slowest, and the ramp is the remainder.
+// counted (counted.h); what their collectives between nodes delay each other belongs to these. Measured stages, ranks
+// that share cores and the overhead of actions differ from the count; the difference is added to the products' loss.
+// The rest of the pipeline is idle time: imbalance is the average stage's wait for the slowest, and the ramp is the
+// remainder.
 #include "backend/attention_scratch.h"
 #include "base/grid.h"
 #include "base/units.h"
@@ -29,7 +30,8 @@ static void waterfall_divide_(Waterfall *fall, const PlanAnswer *answer, const P
                               const PlanTime *unsent) {
     const PlanTime *time = &answer->time;
     int p = answer->plan.stages;
-    double m = (double)config_microbatches(&answer->config), most = 0, sum = 0, slowed = 0, *at = fall->seconds;
+    double m = (double)config_microbatches(&answer->config), *at = fall->seconds;
+    double most = 0, sum = 0, slowed = 0, between = 0;
     for (int s = 0; s < p; s++) {
         const StageTime *stage = &costs->stage[s];
         at[WATERFALL_PEAK] += m / p * stage->spent.peak;
@@ -38,12 +40,15 @@ static void waterfall_divide_(Waterfall *fall, const PlanAnswer *answer, const P
         at[WATERFALL_TENSOR] += m / p * stage->spent.exposed;
         at[WATERFALL_EXCHANGE] += m / p * stage->spent.exchange;
         at[WATERFALL_UNEVEN] += m / p * stage->spent.uneven;
+        between += stage->spent.between;
         slowed += costs->stage[s].hides * (1 - 1 / costs->costs.last[s]) / p;
         most = fmax(most, m * stage_work_(stage));
         sum += m / p * stage_work_(stage);
     }
     double waits = time->idle, busy = time->pipeline - waits;
     double delayed = answer->planner.hardware.cpu ? 0 : fmax(0, busy - (unsent->pipeline - unsent->idle));
+    if (between > 0)
+        at[fall->experts ? WATERFALL_EXCHANGE : WATERFALL_TENSOR] += fmax(0, busy - delayed - slowed - sum);
     at[WATERFALL_LOSS] = busy - slowed - delayed;
     for (int line = 0; line <= WATERFALL_UNEVEN; line++)
         if (line != WATERFALL_LOSS) at[WATERFALL_LOSS] -= at[line];

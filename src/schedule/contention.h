@@ -4,6 +4,11 @@
 // Each resource has its own clock, which advances by min(1, capacity / n) per second while the resource has n users.
 // All its users progress at this rate. So a user is done when the clock has advanced by the user's duration, however
 // many users start and end meanwhile.
+//
+// Users may need a resource of capacity 1 for only a part of their time, as stages need their node's network for
+// collectives. They meet there at random, for a mean time that mean value analysis finds (Reiser and Lavenberg 1980): a
+// user that comes finds what one user fewer leaves there. Users that always need the resource, as messages do, are
+// users of a second resource, and each of the two has the other as its `rival`.
 #pragma once
 
 #include "base/alloc.h"
@@ -18,6 +23,8 @@ typedef struct ContentionUser {
 
 typedef struct Share {
     double capacity, clock;
+    double part;           // of a user's time in which it needs the resource
+    struct Share *rival;   // the resource whose users need the same; NULL: none
     double speed;          // of a user at full speed; 1 unless contention_slow changed it
     double since;          // time at which the clock was last set
     ContentionUser *users; // heap: the user that finishes first is at 0
@@ -30,12 +37,16 @@ typedef struct Contention {
     Share *share;
 } Contention;
 
-// Creates `count` resources. capacity[i]: largest number of users of resource i that run at full speed.
-static inline Contention *contention_create(int count, const double *capacity) {
+// Creates `count` resources. capacity[i]: largest number of users of resource i that run at full speed. part: of a
+// user's time in which it needs the resource; NULL: 1. rival[i]: index of the resource's rival, or -1; NULL: no rivals.
+static inline Contention *contention_create(int count, const double *capacity, const double *part, const int *rival) {
     Contention *contention = xcalloc(1, sizeof *contention);
     *contention = (Contention){count, xcalloc((size_t)count, sizeof *contention->share)};
-    for (int i = 0; i < count; i++)
-        contention->share[i] = (Share){.capacity = capacity[i], .speed = 1, .next = INFINITY};
+    for (int i = 0; i < count; i++) {
+        Share *share = &contention->share[i];
+        *share = (Share){.capacity = capacity[i], .part = part == NULL ? 1 : part[i], .speed = 1, .next = INFINITY};
+        if (rival != NULL && rival[i] >= 0) share->rival = &contention->share[rival[i]];
+    }
     return contention;
 }
 
@@ -45,11 +56,32 @@ static inline void contention_free(Contention *contention) {
     free_all(contention->share, contention);
 }
 
-static inline double contention_speed(const Share *share) {
-    return share->speed * (share->count <= share->capacity ? 1 : share->capacity / share->count);
+// Returns the speed of `users` that need a resource for `part` of their time, beside `always` that always need it.
+static inline double contention_meet(double part, int users, int always) {
+    double speed = 1, there = 0; // there: the mean number of the users that need it at a time
+    for (int n = 1; n <= users; n++) {
+        double waiting = part * (1 + always + there);
+        speed = 1 / (1 - part + waiting);
+        there = n * waiting * speed;
+    }
+    return speed;
 }
 
-// Updates the time at which the resource's first user is done, after a user was added or removed.
+static inline double contention_speed(const Share *share) {
+    const Share *rival = share->rival;
+    if (share->part < 1) return share->speed * contention_meet(share->part, share->count, rival ? rival->count : 0);
+    if (rival == NULL) return share->speed * (share->count <= share->capacity ? 1 : share->capacity / share->count);
+    double taken = rival->count * rival->part * rival->speed * contention_meet(rival->part, rival->count, share->count);
+    return (1 - taken) / share->count;
+}
+
+// Advances the resource's clock to `now`.
+static inline void contention_advance(Share *share, double now) {
+    if (share->count > 0) share->clock += (now - share->since) * contention_speed(share);
+    share->since = now;
+}
+
+// Updates the time at which the resource's first user is done.
 static inline void contention_settle(Share *share) {
     double left = share->count == 0 ? INFINITY : share->users[0].done - share->clock;
     share->next = share->since + (left > 0 ? left / contention_speed(share) : 0); // rounding may leave slightly less
@@ -63,22 +95,25 @@ static inline void contention_add(Contention *contention, int resource, double n
         share->allocated = 2 * share->allocated + 8;
         share->users = xrealloc(share->users, (size_t)share->allocated * sizeof *share->users);
     }
-    if (share->count > 0) share->clock += (now - share->since) * contention_speed(share);
-    share->since = now;
+    if (share->rival != NULL) contention_advance(share->rival, now);
+    contention_advance(share, now);
     user.done = share->clock + duration;
     int at = share->count++;
     for (int parent; at > 0 && user.done < share->users[parent = (at - 1) / 2].done; at = parent)
         share->users[at] = share->users[parent];
     share->users[at] = user;
     contention_settle(share);
+    if (share->rival != NULL) contention_settle(share->rival);
 }
 
 // Lets users at full speed progress at `speed` from `now` on.
 static inline void contention_slow(Contention *contention, int resource, double now, double speed) {
     Share *share = &contention->share[resource];
-    if (share->count > 0) share->clock += (now - share->since) * contention_speed(share);
-    share->since = now, share->speed = speed;
+    if (share->rival != NULL) contention_advance(share->rival, now);
+    contention_advance(share, now);
+    share->speed = speed;
     contention_settle(share);
+    if (share->rival != NULL) contention_settle(share->rival);
 }
 
 // Returns the time at which the resource's next user is done; INFINITY if the resource is idle.
@@ -89,6 +124,7 @@ static inline double contention_next(const Contention *contention, int resource)
 // Removes and returns the user that is done next. Call it when the time has advanced to contention_next().
 static inline ContentionUser contention_pop(Contention *contention, int resource) {
     Share *share = &contention->share[resource];
+    if (share->rival != NULL) contention_advance(share->rival, share->next);
     ContentionUser *users = share->users, first = users[0], last = users[--share->count];
     int at = 0;
     share->since = share->next;
@@ -100,5 +136,6 @@ static inline ContentionUser contention_pop(Contention *contention, int resource
     }
     users[at] = last;
     contention_settle(share);
+    if (share->rival != NULL) contention_settle(share->rival);
     return first;
 }

@@ -269,7 +269,8 @@ static void run_prepare_(SimRun *run) {
     run->leaving = xcalloc(2 * virtual_stages, sizeof *run->leaving);
     run->stirred = xcalloc(stages, sizeof *run->stirred);
     ends_open(&run->ends);
-    if (shared != NULL && shared->count > 0) run->shares = contention_create(shared->count, shared->capacity);
+    if (shared != NULL && shared->count > 0)
+        run->shares = contention_create(shared->count, shared->capacity, shared->part, shared->rival);
     for (int s = 0; s < run->schedule->stages; s++) stage_prepare_(run, s);
     for (int g = 0; g + 1 < (int)virtual_stages; g++) {
         int below, above, chunk;

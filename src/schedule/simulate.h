@@ -13,6 +13,8 @@
 typedef struct SimulateShares {
     int count;               // resources
     const double *capacity;  // [count] most users that run at full speed; 1: a network card that one message fills
+    const double *part;      // [count] of a user's time in which it needs the resource (contention.h); NULL: 1
+    const int *rival;        // [count] the resource whose users need the same, or -1; NULL: none
     const int *compute;      // [stages] resource of F, B, I and W: the cores of a host
     const int *down, *up;    // [stages] resource of messages s to s+1, and s+1 to s: the network of the sender's node
     const double *beside;    // [stages] speed of a stage's `compute` beside messages that share a resource; NULL: 1

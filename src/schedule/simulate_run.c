@@ -5,9 +5,15 @@
 
 #include <math.h>
 
-void simrun_expect_share(SimRun *run, int share) {
+static void expect_(SimRun *run, int share) {
     double next = contention_next(run->shares, share);
     if (isfinite(next)) ends_push(&run->ends, next, (float)(next - run->now), END_SHARE, share);
+}
+
+void simrun_expect_share(SimRun *run, int share) {
+    expect_(run, share);
+    const Share *rival = run->shares->share[share].rival;
+    if (rival != NULL) expect_(run, (int)(rival - run->shares->share));
 }
 
 void simrun_ends_in(SimRun *run, double duration, int share, EndKind kind, int where) {

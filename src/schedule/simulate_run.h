@@ -120,7 +120,7 @@ static inline void simrun_note_compute(const SimRun *run, int s, double start, d
     run->timeline->ended[s * run->schedule->chunks + stage->actions[stage->compute].chunk] = end;
 }
 
-// Expects the end of the resource's next user. A user that is added meanwhile may change it.
+// Expects the ends of the next users of the resource and of its rival. A user that is added meanwhile may change them.
 void simrun_expect_share(SimRun *run, int share);
 // Starts an action or a message that takes `duration`. share: the resource that it shares, or -1.
 void simrun_ends_in(SimRun *run, double duration, int share, EndKind kind, int where);

@@ -253,7 +253,7 @@ static void expect_done(Contention *shares, double when, int who) {
 
 TEST(users_of_a_resource_get_equal_parts_of_it) {
     const double capacity[] = {1, 2};
-    Contention *shares = contention_create(2, capacity);
+    Contention *shares = contention_create(2, capacity, NULL, NULL);
     assert_true(isinf(contention_next(shares, 0)));
     // User 0 has done 1 of 4 units when user 1 adds 1 unit. That takes 2 s at half speed, and user 0 then has 2 left.
     contention_add(shares, 0, 0, 4, (ContentionUser){.stage = 0});
@@ -267,6 +267,24 @@ TEST(users_of_a_resource_get_equal_parts_of_it) {
         contention_pop(shares, 1);
     }
     assert_true(isinf(contention_next(shares, 1)));
+    contention_free(shares);
+}
+
+// Alone, a user needs resource 0 for half of its time. It finds a second one there for half of that, on average, and
+// waits for it. A user of resource 1 is always there: both get what the other leaves.
+TEST(users_that_need_a_resource_for_a_part_of_their_time_meet_by_chance) {
+    const double capacity[] = {1, 1}, part[] = {0.5, 1};
+    const int rival[] = {1, 0};
+    Contention *shares = contention_create(2, capacity, part, rival);
+    for (int i = 0; i < 2; i++) contention_add(shares, 0, 0, 1, (ContentionUser){.stage = i});
+    for (int i = 0; i < 2; i++) {
+        assert_near(contention_next(shares, 0), 0.5 + 0.5 * 1.5);
+        contention_pop(shares, 0);
+    }
+    contention_add(shares, 0, 2, 1, (ContentionUser){.stage = 0});
+    contention_add(shares, 1, 2, 1, (ContentionUser){.stage = 1});
+    expect_done(shares, 3.5, 0); // works for half a unit, and for a unit gets half of the resource
+    assert_near(contention_next(shares, 1), 3.5);
     contention_free(shares);
 }
 
