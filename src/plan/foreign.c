@@ -65,12 +65,12 @@ static double layer_bytes_(const Config *config, double *input) {
 
 // Returns the bytes of a layer's activations of one microbatch that this trainer computes again and the program keeps:
 // with latent attention all queries, keys and values; with `experts` the rows that have arrived at this rank's experts,
-// by a balanced routing, and what their MLPs keep.
+// by a balanced routing, and what their MLPs keep: with selective recomputation not the activation (moe_act).
 static double kept_more_(const Config *config, bool experts) {
     const ModelConfig *model = &config->model;
     const ForeignProgram *row = row_(config->program);
     double rows = (double)(config->schedule.micro_batch * model->seq_len / config->parallel.context);
-    int gate = config_pointwise(config, 0) && row->selective > 0 ? row->selective : row->gate;
+    int gate = config_pointwise(config, 0) && row->selective > 0 ? 4 : row->gate;
     double copy = gate * (double)model->expert_ffn + 2 * (double)model->hidden;
     double bytes = model->kv_lora > 0 ? 2 * (double)(model->heads * (2 * model->head_dim + model->v_dim)) : 0;
     if (experts) bytes += (double)model->experts_per_token * copy;

@@ -60,6 +60,9 @@ TEST(experts_and_latent_attention_keep_what_this_trainer_computes_again) {
     assert_true(fabs(bundle_of(&config, &mixed) - (1000 + 2 * routed)) < 2);
     config.model.kv_lora = 8, config.model.v_dim = 12;
     assert_true(fabs(bundle_of(&config, &mixed) - (1000 + 2 * (routed + latent))) < 2);
+    config.schedule.pointwise_of_stage[0] = RECOMPUTE_POINTWISE; // moe_act: 4 bytes of 6
+    assert_true(fabs(bundle_of(&config, &mixed) - (1000 + 2 * (routed + latent - 2 * 32 * 3 * 2 * 48 / 2.0))) < 2);
+    config.schedule.pointwise_of_stage[0] = RECOMPUTE_NONE;
     MemoryBytes memory = {0};
     foreign_bytes(&memory, &config, &mixed, 1000000); // one recomputed layer at work
     double work = (double)memory.bytes[MEMORY_WORKSPACE] / foreign_programs[0].error;
