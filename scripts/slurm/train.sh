@@ -34,7 +34,7 @@ srun --mpi=list 2>&1 | grep -qw pmix ||
 start_ranks() {
     srun --mpi=pmix --kill-on-bad-exit=0 --wait=60 --distribution=block ${where[@]+"${where[@]}"} \
         ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \
-        "$program" -c "$config" -o "checkpoint.dir=$checkpoints" --resume-if-any "$checkpoints" "$@"
+        "$program" "--config=$config" -o "checkpoint.dir=$checkpoints" --resume-if-any "$checkpoints" "$@"
 }
 
 # Prints the number of ranks of the configuration; nothing if it is unknown.
@@ -48,7 +48,7 @@ count_ranks() {
         esac
         shift
     done
-    "$program" -c "$config" ${overrides[@]+"${overrides[@]}"} --plan --json 2>/dev/null |
+    "$program" "--config=$config" ${overrides[@]+"${overrides[@]}"} --plan --json 2>/dev/null |
         grep -o '"world":[0-9]*' | head -1 | cut -d: -f2
 }
 

@@ -145,3 +145,20 @@ def test_a_link_stays_and_its_target_is_written(tmp_path):
     link.symlink_to(place)
     assert script("metrics.py", "csv", metrics_file(tmp_path), "-o", link).returncode == 0
     assert link.is_symlink() and place.read_text().startswith("step,loss")
+
+
+@pytest.mark.parametrize("name", ["out/a,b", 'out/"a" \\ {b}', "out/ü: ä"])
+def test_a_job_saves_where_its_configuration_says(tmp_path, name):
+    """train.sbatch names the folder to train.sh, which resumes from it and gives it as checkpoint.dir."""
+    (tmp_path / "scripts").symlink_to(ROOT / "scripts")
+    (tmp_path / "train_llama").symlink_to(trainer_runs.trainer("llama"))
+    (tmp_path / "-tiny.yaml").write_text((ROOT / "configs/llama_tiny.yaml").read_text())
+    (tmp_path / "sbatch").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    env = trainer_runs.environment(PATH=f"{tmp_path}:{os.environ['PATH']}")
+    sent = subprocess.run(["bash", "scripts/slurm/train.sbatch", "-tiny.yaml", "-o", f"checkpoint.dir={name}"],
+                          cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert sent.returncode == 0, sent.stderr
+    asked = sent.stdout.splitlines()
+    assert asked[:3] == ["--job-name=-tiny", "--nodes=1", "--ntasks-per-node=4"]
+    assert asked[-5:] == ["./train_llama", "-tiny.yaml", name, "-o", f"checkpoint.dir={name}"]
