@@ -360,11 +360,13 @@ def headline(config, world, days):
     gpu = hardware["gpu"] if hardware["gpu"] != "none" else "rank" if world == 1 else "ranks"
     shown = ("an unknown time" if days is None else
              f"{thousands(24 * days)} hours" if days < 1 else f"{thousands(days)} days")
-    said = (f"{Path(config['checkpoint']['dir']).name}, {train['precision']}, {model['seq_len']:,} tokens a sequence, "
+    name, fp8 = Path(config["checkpoint"]["dir"]).name or model["family"], train.get("fp8", "off")
+    said = (f"{name}, {train['precision']}{'' if fp8 == 'off' else f' with fp8: {fp8}'}, "
+            f"{model['seq_len']:,} tokens a sequence, "
             f"{train['global_batch']:,} sequences a step, on {world:,} {gpu}: {shown}"
             f"{'' if price is None else f', price {thousands(price)}'}")
     command = (f"./train_{model['family']} -c FILE -o hardware.gpu={hardware['gpu']} "
-               f"-o model.seq_len={model['seq_len']} -o train.precision={train['precision']} "
+               f"-o model.seq_len={model['seq_len']} -o train.precision={train['precision']} -o train.fp8={fp8} "
                f"-o train.global_batch={train['global_batch']} {layout} --plan")
     return (f'<p><b>{escape(said)}</b></p>'
             f'<p style="overflow-wrap:anywhere"><code>{escape(command)}</code></p>')

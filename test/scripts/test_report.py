@@ -2,6 +2,7 @@
 part."""
 
 import functools
+import html
 import json
 import os
 import re
@@ -40,6 +41,17 @@ def test_a_folder_may_have_any_name(folder, tmp_path):
         (made / "metrics.jsonl").write_text((folder / "metrics.jsonl").read_text())
         ended = report("--", made)
         assert (ended.returncode, ended.stderr) == (0, "") and (made / "report.html").exists()
+
+
+def test_the_command_of_a_plan_in_8_bits_plans_it_again(tmp_path):
+    asked = ["-c", ROOT / "configs/llama3_8b.yaml", "-o", "hardware.gpu=h100", "-o", "checkpoint.dir="]
+    plan = command("llama", *asked, "-o", "train.fp8=block", "--plan", "--json")
+    (tmp_path / "plan.json").write_text(plan.stdout)
+    assert report(tmp_path / "plan.json").returncode == 0
+    page = html.unescape((tmp_path / "plan.html").read_text())
+    assert "<p><b>llama, bf16 with fp8: block, 8,192 tokens a sequence, " in page
+    again = command("llama", *asked, *re.search(r"-c FILE (.*) --plan", page)[1].split(), "--plan", "--json")
+    assert json.loads(again.stdout)["step_ms"] == pytest.approx(json.loads(plan.stdout)["step_ms"], rel=1e-3)
 
 
 class Page(HTMLParser):
