@@ -139,7 +139,7 @@ def test_the_options_of_the_answer_and_of_the_safer_one_give_their_figures():
     step, gib, chosen = found.groups()
     found = re.search(r" safer .*?: ([\d.]+) % longer, ([\d.]+) GiB: as set, then (-o .*?) given ", text)
     more, least, safer = found.groups()
-    assert "train.steps" not in safer and "--write best.yaml: scripts/export.py best.yaml --to megatron prints" in text
+    assert "train.steps" not in safer and "--write best.yaml, scripts/export.py best.yaml --to megatron prints" in text
     for options, longer, peak in ((chosen, 0, gib), (f"{chosen} {safer}", float(more), least)):
         told = plan_of(model, *program, *keys, *shlex.split(options))
         assert told["step_ms"] / 1000 == pytest.approx(float(step) * (1 + longer / 100), rel=1e-3)
