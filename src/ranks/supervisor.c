@@ -129,6 +129,14 @@ give_up_(const Supervisor *supervisor, const char *format, ...) {
     _exit(EXIT_FAILED);
 }
 
+// Reads the rank's status. While the reader of its output pauses (a pager), the rank may wait for the reader, which
+// counts as progress.
+static void look_(Supervisor *supervisor) {
+    struct pollfd outputs[] = {{STDOUT_FILENO, POLLOUT, 0}, {STDERR_FILENO, POLLOUT, 0}};
+    if (poll(outputs, 2, 0) < 2) status_page_progress(supervisor->page);
+    status_page_read(supervisor->page, &supervisor->last);
+}
+
 // Gives up if there is no progress and no other process would notice.
 static void miss_progress_(const Supervisor *supervisor, double now) {
     const Job *job = &supervisor->job;
@@ -309,7 +317,7 @@ static double report_(Supervisor *supervisor, double now) {
     double interval = watchdog_interval(supervisor->job.patience);
     char silent[WATCHDOG_TEXT];
     int rank;
-    if (!supervisor->ended) status_page_read(supervisor->page, &supervisor->last);
+    if (!supervisor->ended) look_(supervisor);
     if (supervisor->ended ? !supervisor->sent : !supervisor->stopped) tell_(supervisor, now);
     if (supervisor->ended) return 0.05;
     bool heard = is_heard_(supervisor);
@@ -372,7 +380,7 @@ static int watch_(Supervisor *supervisor, pid_t child) {
 static void *live_(void *argument) {
     Supervisor *supervisor = argument;
     for (;; clock_sleep(watchdog_interval(supervisor->job.patience))) {
-        status_page_read(supervisor->page, &supervisor->last);
+        look_(supervisor);
         miss_progress_(supervisor, clock_seconds());
     }
     return NULL;
