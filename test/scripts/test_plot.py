@@ -4,7 +4,6 @@ import functools
 import json
 import re
 import shutil
-import sys
 from xml.etree import ElementTree
 
 import pytest
@@ -149,31 +148,12 @@ def test_a_long_step_is_its_start_the_number_left_out_and_its_end_or_a_part(wrot
 
 
 @pytest.mark.thorough
-def test_the_same_input_gives_the_same_bytes(wrote, tmp_path):
-    for name in ("a.svg", "b.svg"):
-        assert plot("timeline", wrote / "trace4.json", "-o", tmp_path / name).returncode == 0
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-
-
-@pytest.mark.thorough
 def test_a_trace_and_metrics_that_a_killed_run_left_are_drawn(wrote, tmp_path):
     trace, metrics = (wrote / "run.json").read_text(), (wrote / "metrics.jsonl").read_text()
     (tmp_path / "cut.json").write_text(trace[: int(0.9 * len(trace))])
     (tmp_path / "torn.jsonl").write_text(metrics[:-20])
     assert plot("timeline", tmp_path / "cut.json", "-o", tmp_path / "t.svg").stderr == ""
     assert plot("curves", tmp_path / "torn.jsonl", "-o", tmp_path / "c.svg").stderr == ""
-
-
-def test_a_resumed_run_goes_on_and_a_new_one_begins_anew(wrote):
-    sys.path.insert(0, str(ROOT / "scripts"))
-    import plot as module
-
-    path = wrote / "metrics.jsonl"
-    text = path.read_text()
-    head, *rest = text.splitlines(keepends=True)
-    steps = [line for line in rest if '"type":"step"' in line]
-    assert len(module.Metrics(path, head + steps[0] + head + steps[1] + steps[2]).loss) == 3
-    assert list(module.Metrics(path, head + "".join(steps) + head + steps[0]).loss) == [1]
 
 
 # ---- wrong input -----------------------------------------------------------------------------------------------------

@@ -114,13 +114,6 @@ def test_its_figures_are_those_of_the_files(folder):
     assert told == [[s["step"], s["loss"]] for s in steps]
 
 
-def test_a_plan_is_made_where_none_is_given(folder, tmp_path):
-    if BUILD != ROOT and not (ROOT / "train_llama").exists():
-        pytest.skip("there is no trainer next to scripts/")
-    assert report(folder / "metrics.jsonl", "-o", tmp_path / "r.html").returncode == 0
-    assert "nothing, to the byte" in Page(tmp_path / "r.html").texts["Plan and run"]
-
-
 def test_a_single_step_a_long_run_and_unknown_figures_are_drawn(folder, tmp_path):
     head, first = (folder / "metrics.jsonl").read_text().splitlines()[:2]
     entry = json.loads(first)
