@@ -273,7 +273,7 @@ UNPACKED = {".gz": "gzip", ".zst": "zstd"}  # unpacked by these programs
 # The first bytes of other forms, which would be read as plain text.
 NO_TEXT = {"gzip": rb"\x1f\x8b\x08", "zstd": rb"\x28\xb5\x2f\xfd", "xz": rb"\xfd7zXZ\0", "bzip2": rb"BZh[1-9]1AY&SY",
            "lz4": rb"\x04\x22\x4d\x18", "7z": rb"7z\xbc\xaf", "zip": rb"PK\x03\x04", "tar": rb".{257}ustar",
-           "Parquet": rb"PAR1\x15", "Arrow": rb"ARROW1\0|\xff\xff\xff\xff.{3}\0"}
+           "Parquet": rb"PAR1\x15", "UTF-16": rb"\xff\xfe|\xfe\xff", "Arrow": rb"ARROW1\0|\xff\xff\xff\xff.{3}\0"}
 
 
 def size_of(path):
@@ -297,7 +297,7 @@ def check_text(path, file):
         begin = opened.read(512)
     for form, first in NO_TEXT.items():
         if re.match(first, begin, re.DOTALL):
-            raise Failure(f"{path}: holds {form} data and not text; unpack it, or give text, JSON lines or Parquet"
+            raise Failure(f"{path}: holds {form} data and not text in UTF-8; unpack or convert it, or give Parquet"
                           " (--format parquet)")
 
 

@@ -32,16 +32,13 @@ class Worker:
         return self.tokenizer.encode(data, where) if start == 0 else self.tokenizer.inside(data, where)
 
     def packed(self, tokens):
-        """Returns tokens as little-endian bytes of the file's width."""
+        """Returns tokens as bytes of the file's width."""
         width = array.array(self.code).itemsize
         if isinstance(tokens, bytes):
             wide = bytearray(width * len(tokens))
             wide[::width] = tokens
             return wide
-        wide = array.array(self.code, tokens)
-        if sys.byteorder == "big":
-            wide.byteswap()
-        return wide.tobytes()
+        return array.array(self.code, tokens).tobytes()
 
     def work(self, job):
         """Returns (whether a document begins here, split, tokens) of each piece, and the counts of empty rows and bytes

@@ -124,9 +124,10 @@ def test_compressed_files_give_the_tokens_of_what_they_hold(tmp_path, program, s
     ("folder", Path.mkdir, "folder: is a folder or a pipe"),
     ("pipe", os.mkfifo, "pipe: is a folder or a pipe"),  # and is not waited for
     ("empty.txt", b"", "empty.txt: is empty"),
-    ("packed.jsonl", b"\xfd7zXZ\0", "packed.jsonl: holds xz data and not text; unpack it"),
+    ("packed.jsonl", b"\xfd7zXZ\0", "packed.jsonl: holds xz data and not text in UTF-8; unpack or convert it"),
     ("a.tar.gz", gzip.compress(b"a.txt".ljust(257, b"\0") + b"ustar\0", mtime=0), "holds tar data and not text"),
     ("data-00000-of-00001.arrow", b"\xff\xff\xff\xff\x78\1\0\0\x10", "holds Arrow data and not text"),
+    ("wide.txt", "some text".encode("utf-16"), "holds UTF-16 data and not text"),
     ("train-00000-of-00001", b"PAR1\x15\4\x15", "holds Parquet data and not text"),
     ("damaged.txt.gz", b"x", "damaged.txt.gz: does not unpack (gzip: "),
     ("short.txt", b"x", "1 bytes of text are not enough"),
