@@ -79,7 +79,7 @@ class Library:
 
     def after_others(self, data, where):
         as_text(data, where)  # names the byte, without counting those before it
-        for before in (b"x\n", b"x"):  # one of them does not share a token with the data
+        for before in (b"x", b"x\n") if data[:1].isspace() else (b"x\n", b"x"):  # that shares no token with the data
             head = self.encode(before, where)
             both = self.encode(before + data, where)
             if both[: len(head)] == head:
