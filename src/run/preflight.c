@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/json_out.h"
 #include "base/units.h"
+#include "checkpoint/checkpoint_layout.h"
 #include "plan/plan_time.h"
 #include "run.h"
 
@@ -427,11 +428,21 @@ static void tell_item_(const Preflight *p, const Finding *item, char *text, size
              p->run->roster.ranks[item->leader].host, other, words_[item->probe], 100 * (1 - 1 / item->of_median));
 }
 
+static double checkpoint_gb_(const Run *run) {
+    CheckpointLayout layout;
+    TensorTable table = model_table(run->model, &run->config->model);
+    double bytes = 0;
+    layout_create(&layout, &table, &run->config->train);
+    for (int f = 0; f < layout.files; f++) bytes += (double)layout.file[f].bytes;
+    layout_free(&layout);
+    table_free(&table);
+    return 1e-9 * bytes;
+}
+
 // Prints a line for each kind (how many there are, the lowest and the highest rate, and the median next to the plan),
 // then the slow items, the files, and the step.
 static void print_text_(const Preflight *p) {
     enum { MOST = 8 };
-    const Plan *plan = &p->run->plan;
     double writing = 0;
     char text[256];
     int said = 0;
@@ -461,9 +472,8 @@ static void print_text_(const Preflight *p) {
         printf("%s\n", text);
     }
     if (said > MOST) printf("and %d more\n", said - MOST);
-    // Weights, two moments, and in bf16 the masters.
-    double saved = (double)plan->parameters * (double)(p->run->be->element + (p->run->be->element == 2 ? 12 : 8));
-    if (writing > 0) printf("files     a checkpoint of %.3g GB takes about %.3g s\n", 1e-9 * saved, saved / writing);
+    double saved = checkpoint_gb_(p->run);
+    if (writing > 0) printf("files     a checkpoint of %.3g GB takes about %.3g s\n", saved, 1e9 * saved / writing);
     printf("files     a step's samples are read in %.3g ms\n", 1e3 * p->slowest_read);
     if (isfinite(p->ratio)) printf("step      %.3g times the planned %.4g ms\n", p->ratio, 1e3 * p->step);
 }

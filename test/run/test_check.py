@@ -72,6 +72,18 @@ def test_every_rank_and_link_of_the_layout_is_measured(tmp_path):
     assert not folder.exists() and not list(tmp_path.glob(".check*"))
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_size_of_a_checkpoint_is_that_of_its_files(tmp_path, precision):
+    """With Muon, most weights have one moment."""
+    keys = ("parallel.pipeline=1", "schedule.bpipe=off", "train.optimizer=muon", f"train.precision={precision}",
+            f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=1", "train.steps=1")  # fmt: skip
+    config = write_config(tmp_path)
+    said = run(config, *keys, arguments=["--check"]).stdout
+    assert run(config, *keys).code == 0
+    files = sum(file.stat().st_size for file in tmp_path.glob("saved/step_*/*.safetensors"))
+    assert f"a checkpoint of {files / 1e9:.3g} GB takes about" in said
+
+
 def test_a_slow_rank_is_named(tmp_path, slower):
     ended, found = check(write_config(tmp_path), LD_PRELOAD=str(slower), SLOW_PRODUCT="2")
     assert ended.code == 1 and found["step_ratio"] > 2
