@@ -392,6 +392,7 @@ static int tell_(Metrics *metrics, Line *line, const char *text, Error *err) {
 int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err) {
     char text[128];
     Line line;
+    if (isnan(loss)) loss = NAN; // written without its sign
     line_begin_(&line, "val");
     json_members(&line.out, "step %jd loss %.17g perplexity %.9g", step, loss, exp(loss));
     snprintf(text, sizeof text, "val  %4lld/%lld | loss %.4f | perplexity %.2f", (long long)step,

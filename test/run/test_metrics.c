@@ -110,7 +110,8 @@ static void record(const MetricsSetup *setup, int64_t after_step, const StepFigu
     if (after_step == FRESH) status = metrics_run(metrics, INT64_C(65285660672), &unit_error);
     for (int i = 0; i < count; i++) {
         status += metrics_step(metrics, &figures[i], &unit_error);
-        if (figures[i].step % 2 == 0) status += metrics_val(metrics, figures[i].step, 0.1, &unit_error);
+        double loss = isnan(figures[i].loss) ? figures[i].loss : 0.1;
+        if (figures[i].step % 2 == 0) status += metrics_val(metrics, figures[i].step, loss, &unit_error);
     }
     fflush(stdout);
     dup2(kept, STDOUT_FILENO);
@@ -303,13 +304,14 @@ TEST_BETWEEN(run_line_carries_the_configuration, desk_open, desk_close) {
 }
 
 TEST_BETWEEN(what_is_not_a_number_is_null, desk_open, desk_close) {
-    StepFigures figures = made_figures(1);
+    StepFigures figures = made_figures(2);
     figures.norm = INFINITY;
     figures.seconds = 0.0;
     figures.loss = -NAN;
     record(&known_peak, FRESH, &figures, 1);
     const char *file = strstr(desk.file, "{\"type\":\"step\"");
-    assert_non_null(strstr(desk.said, "| loss nan | "));
+    assert_non_null(strstr(desk.said, "| loss nan | norm"));
+    assert_non_null(strstr(desk.said, "| loss nan | perplexity nan\n"));
     assert_non_null(strstr(file, "\"loss\":null,"));
     assert_non_null(strstr(file, "\"grad_norm\":null,"));
     assert_non_null(strstr(file, "\"tokens_per_s\":null,\"tokens_per_s_per_gpu\":null,\"mfu\":null,"));
