@@ -199,7 +199,9 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, bo
         line_of_changes_(&config, &safer, "safer", format, file);
     }
     if (space->planner->measured)
-        grid_line(file, "profile", "stage times come from %s; only its tensor ranks and attention are searched",
+        grid_line(file, "profile",
+                  "stage times come from %s; only its tensor and expert ranks, attention and kinds of stages are "
+                  "searched, and neither slices nor context ranks",
                   space->keys.base->hardware.profile);
 }
 

@@ -67,6 +67,8 @@ def test_a_search_plans_from_the_profile_by_the_rules_of_a_plan(folder, config, 
     assert answer["config"]["hardware"]["profile"] == str(path) and answer["config"]["parallel"]["tensor"] == 1
     planned = json.loads(command("llama", "-c", best, "--plan", "--json").stdout)
     assert planned["source"] == "profile" and planned["step_ms"] == answer["step_ms"]
+    said = " ".join(command("llama", "-c", config, "--search", *measured).stdout.split())
+    assert "only its tensor and expert ranks, attention and kinds of stages are searched" in said
     # A profile of another run is refused if -o names it; otherwise it is reported and not used.
     for question in ("--plan", "--search"):
         other = command("llama", "-c", config, question, *measured, *as_options("train.precision=bf16"))
