@@ -13,6 +13,7 @@ typedef struct StageFigures {
     int64_t activation_bytes; // bytes of own and lent slots
     ExpertLoad experts;       // experts' load on the rank with the fullest group; unused in dense models
     EngineRun run;            // run.times is invalid
+    double updated;           // end of the step, on rank 0's clock
 } StageFigures;
 
 typedef struct StepFigures {
@@ -21,7 +22,7 @@ typedef struct StepFigures {
     double loss;  // mean over the step's tokens
     double norm;  // norm of the gradient, before clipping
     double lr;
-    double seconds;              // time of the step: loading data, pipeline, reduction, optimizer
+    double seconds;              // loading data, pipeline, reduction, and the optimizer of the last rank to end
     double pipeline;             // seconds from the first start to the last end of compute, mean over the replicas
     int64_t tokens, tokens_seen; // tokens of the step, and of all steps up to it
     int stages;

@@ -136,6 +136,7 @@ int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error
     ExpertLoad *load = &run->stage.pass.load;
     int stages = (int)parallel->pipeline, world = world_size(run->world), columns = world / stages;
     int64_t count = config->model.layers * config->model.experts;
+    double offset = world_place(run->world)->clock_offset, updated = clock_seconds() + offset;
     // 1. Sums over all ranks: the balance loss, of which each rank has its rows' part, and tokens of experts.
     if (config->model.experts > 0) {
         double sums[] = {load->balance, load->forwards};
@@ -145,15 +146,17 @@ int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error
         say->copies = run->stage.copies;
         if (say->copies != NULL && world_sum(run->world, run->stage.copies, count, err) != 0) return -1;
     }
-    // 2. Every rank's figures, with times on rank 0's clock.
+    // 2. Every rank's figures, with times on rank 0's clock. The step ends when the last rank has updated its weights.
     const int64_t *held = run->be->held.bytes;
-    double offset = world_place(run->world)->clock_offset;
     StageFigures mine = {memory_total(&run->be->peak), held[MEMORY_OWN_SLOTS] + held[MEMORY_LENT_SLOTS], *load,
-                         *pipeline};
+                         *pipeline, updated};
     *load = (ExpertLoad){0};
     mine.run.begin += offset, mine.run.end += offset;
     StageFigures *all = xcalloc((size_t)world, sizeof *all), *figures = xcalloc((size_t)stages, sizeof *figures);
     int status = world_gather(run->world, all, &mine, sizeof mine, err);
+    for (int r = 1; status == 0 && run->metrics != NULL && r < world; r++)
+        mine.updated = fmax(mine.updated, all[r].updated);
+    say->seconds += mine.updated - updated;
     if (status == 0 && run->slowest != NULL) name_slowest_(run, all, say);
     // 3. The pipelines, each with its own begin and end: replicas do not wait for each other until their sums.
     for (int c = 0; status == 0 && run->metrics != NULL && c < columns; c++) {

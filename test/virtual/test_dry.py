@@ -106,6 +106,9 @@ SMALL = {
         "train.global_batch=8"),
     "a forward in four strips of rows": (
         "llama", 1, *cut(4, 2, 4), "parallel.overlap=4", "schedule.micro_batch=4", "train.global_batch=16"),
+    "an update that takes longer on a later stage": (
+        "llama", 1, "parallel.pipeline=2", "parallel.tensor=1", "parallel.layers=[2,4]", "model.layers=6",
+        "model.seq_len=1024", "schedule.bpipe=off", "hardware.gpu=b200", "train.global_batch=12"),
     "outputs computed again": (
         "llama", 1, *cut(4, 2, 4), "schedule.recompute=pointwise", "schedule.micro_batch=2", "train.global_batch=8"),
     "outputs computed again for W": (
