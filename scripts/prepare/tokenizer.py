@@ -69,6 +69,13 @@ class Library:
     """What the tokenizers of both libraries share. Some, such as Llama 2's, put a blank before a text, and so must not
     be given a text's later parts alone."""
 
+    def begin_with(self, path, eot, tokens):
+        """Takes the first of the tokens that is there, not negative, as the one that begins a document."""
+        self.eot = next((token for token in tokens if token >= 0), -1)
+        if self.eot < 0 and eot != "none":
+            wanted = "known to end a text" if eot == "auto" else eot
+            raise Failure(f"{path}: has no token {wanted}; name one of its tokens with --eot")
+
     @functools.cached_property
     def prepends(self):
         return self.after_others(b"a", "the tokenizer") != self.encode(b"a", "the tokenizer")
@@ -100,15 +107,9 @@ class SentencePiece(Library):
             raise Failure(
                 f"{path}: is not a SentencePiece model; where the tokenizer came with a tokenizer.json, give that"
             ) from None
-        named = {"eos": self.model.eos_id(), "bos": self.model.bos_id()}
-        self.eot = named.get(eot, -1)
-        if eot == "auto":
-            self.eot = named["eos"] if named["eos"] >= 0 else named["bos"]
-        elif eot not in named and self.model.IdToPiece(self.model.PieceToId(eot)) == eot:
-            self.eot = self.model.PieceToId(eot)
-        if self.eot < 0 and eot != "none":
-            wanted = "eos or bos" if eot == "auto" else eot
-            raise Failure(f"{path}: has no token {wanted}; name one of its tokens with --eot")
+        end, begin, named = self.model.eos_id(), self.model.bos_id(), self.model.PieceToId(eot)
+        named = named if self.model.IdToPiece(named) == eot else -1  # PieceToId gives an unknown name the unknown token
+        self.begin_with(path, eot, {"auto": [end, begin], "eos": [end], "bos": [begin], "none": []}.get(eot, [named]))
 
     def name_of(self, token):
         return self.model.IdToPiece(token)
@@ -141,13 +142,8 @@ class Tokenizers(Library):
             self.model.encode_special_tokens = True  # `</s>` in a document is plain text
         known = self.model.get_vocab(with_added_tokens=True)
         self.vocab = max(known.values(), default=-1) + 1
-        names = self.names(path, "eos") + self.names(path, "bos") if eot == "auto" else self.names(path, eot)
-        self.eot = next((known[name] for name in names if name in known), None)
-        if eot == "none":
-            self.eot = -1
-        if self.eot is None:
-            wanted = "known to end a text" if eot == "auto" else eot
-            raise Failure(f"{path}: has no token {wanted}; name one of its tokens with --eot")
+        kinds = {"auto": ["eos", "bos"], "none": []}.get(eot, [eot])
+        self.begin_with(path, eot, [known.get(name, -1) for kind in kinds for name in self.names(path, kind)])
         if self.eot >= 0:
             self.model.add_special_tokens([self.name_of(self.eot)])  # its name in a document is text in any case
 
