@@ -151,9 +151,9 @@ class Tokenizers(Library):
         if eot not in self.USUAL:
             return [eot]
         names = list(self.USUAL[eot])
-        with contextlib.suppress(OSError, ValueError, AttributeError):
+        with contextlib.suppress(OSError, ValueError, AttributeError, KeyError):
             told = json.loads(Path(path).with_name("tokenizer_config.json").read_text("utf-8")).get(f"{eot}_token")
-            names.insert(0, told["content"] if isinstance(told, dict) else told)
+            names.insert(0, told["content"] if isinstance(told, dict) else str(told))
         return names
 
     def name_of(self, token):

@@ -303,7 +303,7 @@ KINDS = ["bytes", pytest.param("sp.model", marks=needs("sentencepiece")),
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", ["set.jsonl", pytest.param("set.parquet", marks=needs("pyarrow"))])
-def test_rows_become_the_tokens_that_the_library_itself_gives(corpus, tmp_path, form, kind):
+def test_rows_become_the_tokens_that_the_library_itself_gives_beside_the_tokenizer(corpus, tmp_path, form, kind):
     tokenizer = kind if kind == "bytes" else corpus / kind
     result = prepared(corpus / form, "--tokenizer", tokenizer, "-o", tmp_path, "--name", "rows", "-j", 2)
     encode, eot, vocab = reference(corpus, kind)
@@ -316,6 +316,14 @@ def test_rows_become_the_tokens_that_the_library_itself_gives(corpus, tmp_path, 
     assert about["train_tokens"] == len(tokens(tmp_path, "rows_train_*.bin"))
     assert about["bytes"] == sum(len(text.encode()) for text in TEXTS)
     assert f"model.vocab={vocab}" in result.stdout
+    if kind == "bytes":
+        assert about["tokenizer_file"] is about["tokenizer_sha256"] is None
+        return
+    data = tokenizer.read_bytes()
+    assert (tmp_path / about["tokenizer_file"]).read_bytes() == data
+    assert about["tokenizer_sha256"] == hashlib.sha256(data).hexdigest()
+    prepared(corpus / form, "-o", tmp_path, "--name", "rows")
+    assert not list(tmp_path.glob("rows.tokenizer*"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -380,21 +388,6 @@ def test_a_text_is_cut_where_the_tokenizers_of_models_cut_it(monkeypatch, family
         assert len(pieces) > 5
         words = [word for piece in pieces for word, _ in split.pre_tokenize_str(piece)]
         assert words == [word for word, _ in split.pre_tokenize_str("".join(pieces))]
-
-
-@pytest.mark.parametrize("name", ["sp.model", "hf.json"])
-def test_the_tokenizer_is_copied_beside_the_data(corpus, tmp_path, name):
-    if not (corpus / name).exists():
-        pytest.skip("its library is not installed (scripts/install_deps.sh)")
-    command = [corpus / "set.jsonl", "-o", tmp_path, "--name", "own"]
-    prepared(*command, "--tokenizer", corpus / name)
-    about = json.loads((tmp_path / "own.json").read_text())
-    data = (corpus / name).read_bytes()
-    assert (tmp_path / about["tokenizer_file"]).read_bytes() == data
-    assert about["tokenizer_sha256"] == hashlib.sha256(data).hexdigest()
-    prepared(*command)
-    assert json.loads((tmp_path / "own.json").read_text())["tokenizer_file"] is None
-    assert not list(tmp_path.glob("own.tokenizer*"))
 
 
 @pytest.mark.thorough
