@@ -402,12 +402,14 @@ function follow(canvas, of, draw, say, unit) {
 // ---- the search --------------------------------------------------------------------------------------------------------
 
 async function search() {
+  if (seeker.waiting.size > 0) seeker.end({cancelled: true}); // a case of the atlas was chosen meanwhile
   const gpus = state.gpus || String(shown.plan?.world ?? 32), began = performance.now();
   const tick = setInterval(() => { byId("progress").textContent = `searching for ${gpus} GPUs, ${((performance.now() - began) / 1e3).toFixed(1)} s`; }, 100);
   byId("search").disabled = true;
   byId("cancel").hidden = false;
   const answer = await seeker.ask({...question(true), args: ["--search", "--gpus", gpus, "--json"]});
   clearInterval(tick);
+  if (answer.cancelled && seeker.waiting.size > 0) return; // another search has begun
   byId("search").disabled = false;
   byId("cancel").hidden = true;
   if (answer.cancelled) { byId("progress").textContent = "cancelled"; return; }

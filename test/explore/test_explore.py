@@ -199,7 +199,8 @@ def test_a_search_keeps_to_the_users_keys_and_ends_if_they_change(tmp_path):
         assert steps[0] == pytest.approx(steps[1], rel=1e-9)
         assert chromium.evaluate("shown.plan.config.parallel.context") == 2
         # Another model has neither the layout that was found nor, with several layers less, a place for it.
-        chromium.evaluate("search(); 0")
+        chromium.evaluate("search(); search(); 0")
+        assert chromium.evaluate("[byId('search').disabled, byId('cancel').hidden]") == [True, False]
         chromium.evaluate("byId('config').value = 'llama3_8b';"
                           " byId('config').dispatchEvent(new Event('input', {bubbles: true}))")
         chromium.wait_for("byId('progress').textContent === 'cancelled' && byId('front-box').hidden")
