@@ -353,12 +353,32 @@ static void set_number_(const char *name, int64_t value) {
     setenv(name, text, 0);
 }
 
+// Returns whether a metrics file begins with the steps of a run that computed them; those of a dry run have no loss.
+static bool has_losses_(const char *path) {
+    char *line = NULL;
+    size_t capacity = 0;
+    struct stat status;
+    FILE *file = stat(path, &status) == 0 && S_ISREG(status.st_mode) ? fopen(path, "re") : NULL;
+    bool step = false;
+    while (file != NULL && !step && getline(&line, &capacity, file) > 0)
+        step = strncmp(line, "{\"type\":\"step\"", 14) == 0;
+    bool computed = step && strstr(line, "\"loss\":null") == NULL;
+    if (file != NULL) fclose(file);
+    free(line);
+    return computed;
+}
+
 // Runs the same command in the program for virtual GPUs (docs/dry-runs.md), and builds that program if necessary.
 // Replaces this process by it, with the configured number of GPUs per node, and without validation, evaluation, samples
 // and checkpoints. Returns -1 with err, or 0 if this process is a dry run already.
 static int dry_run_start_(const Config *config, const Log *log, int argc, char **argv, Error *err) {
     char own[4096], path[4200], make[4200];
     if (getenv(DRY_) != NULL) return 0;
+    if (has_losses_(config->log.metrics))
+        return error_set(err, EXIT_USAGE,
+                         "--dry-run: log.metrics: %s has the steps of a run; give -o log.metrics=FILE or, for none, "
+                         "-o log.metrics=",
+                         config->log.metrics);
     // The program is in the checkout's root, or in build/release.
     if (!file_of_program(own, sizeof own)) own[0] = '\0';
     do {
@@ -389,8 +409,9 @@ static int dry_run_start_(const Config *config, const Log *log, int argc, char *
     set_number_(DRY_, 1);
     set_number_("VIRTUAL_GPUS", node);
     set_number_("VIRTUAL_NODES", (world + node - 1) / node);
-    static char *const more[] = {"-o", "hardware.device=cuda", "-o", "checkpoint.every=0",     "-o", "data.val_every=0",
-                                 "-o", "sample.every=0",       "-o", "data.hellaswag_every=0", NULL};
+    static char *const more[] = {
+        "-o", "hardware.device=cuda", "-o", "checkpoint.every=0",     "-o", "checkpoint.dir=", "-o", "data.val_every=0",
+        "-o", "sample.every=0",       "-o", "data.hellaswag_every=0", NULL};
     char **words = xcalloc((size_t)argc + sizeof more / sizeof *more, sizeof *words);
     memcpy(words, argv, (size_t)argc * sizeof *words);
     memcpy(words + argc, more, sizeof more);

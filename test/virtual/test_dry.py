@@ -349,6 +349,22 @@ def test_a_dry_run_is_an_option_of_the_trainers(tokens):
     assert "val " not in done.stdout and "sample" not in done.stdout and "saved" not in done.stderr
 
 
+def test_a_dry_run_beside_a_run_leaves_its_checkpoints_and_metrics_alone(tmp_path):
+    metrics, saved = tmp_path / "metrics.jsonl", tmp_path / "saved"
+    keys = ["parallel.pipeline=1", "schedule.bpipe=off", "train.steps=1", f"log.metrics={metrics}",
+            f"checkpoint.dir={saved}", "checkpoint.every=1"]  # fmt: skip
+    config = trainer_runs.write_config(tmp_path)
+    assert trainer_runs.Job(config, *keys).end().code == 0
+    before = metrics.read_bytes(), sorted(saved.iterdir())
+    refused = trainer_runs.Job(config, *keys, "hardware.device=auto", arguments=["--dry-run"]).end()
+    assert refused.code == 2 and refused.said[-1].endswith("or, for none, -o log.metrics="), refused.stderr
+    for _ in range(2):
+        other = f"log.metrics={tmp_path}/dry.jsonl"
+        ended = trainer_runs.Job(config, *keys, "hardware.device=auto", other, arguments=["--dry-run"]).end()
+        assert ended.code == 0, ended.stderr
+    assert (metrics.read_bytes(), sorted(saved.iterdir())) == before
+
+
 def test_virtual_gpus_of_other_sources_are_refused(tmp_path):
     """After a change the trainer is often made alone. What both were built from decides, not the files' times."""
     (tmp_path / "Makefile").touch()
