@@ -36,6 +36,7 @@ typedef struct SweepRow {
     char why[256];      // reason why the row does not fit; "" if it fits or no reason was found
     char replaced[480]; // keys of the file that the row's hardware.gpu replaced; "": none
     Hardware hardware;  // hardware that the row was planned for
+    bool measured;      // stage times are those of a profile
 } SweepRow;
 
 typedef struct Sweep {
@@ -189,7 +190,7 @@ static void sweep_row_(const Sweep *sweep, int index) {
     if (config.replaced[0] != '\0')
         snprintf(row->replaced, sizeof row->replaced, "hardware.gpu=%s replaces %s; an -o of the key keeps it",
                  gpu_row(config.hardware.gpu)->word, config.replaced);
-    if (status == 0) row->hardware = planner->hardware;
+    if (status == 0) row->hardware = planner->hardware, row->measured = planner->measured;
     else row->refused = err, *forecast = (Forecast){0};
     if (status == 0 && forecast->possible) {
         RunLayout at = layout_of(&config);
@@ -225,8 +226,11 @@ static void sweep_print_(const Sweep *sweep, int rows) {
     const char *cost = "GPU hours";
     char step[32], low[32], high[32];
     int cpus = 0, columns = sweep->budgets ? 9 : 6;
-    bool banded = false;
-    for (int r = 0; r < sweep->row_count; r++) banded |= sweep->rows[r].budget.band.low > 0;
+    bool banded = false, counted = false;
+    for (int r = 0; r < sweep->row_count; r++) {
+        banded |= sweep->rows[r].budget.band.low > 0;
+        counted |= sweep->rows[r].forecast.time.known && !sweep->rows[r].measured;
+    }
     if (sweep->budgets && !banded) columns--;
     Grid grid = {.columns = sweep->key_count + columns, .width = GRID_LINE};
     while (cpus + 1 < sweep->row_count && !sweep->rows[cpus].hardware.cpu) cpus++;
@@ -276,6 +280,8 @@ static void sweep_print_(const Sweep *sweep, int rows) {
         const char *why = sweep->rows[r].refused.code != 0 ? sweep->rows[r].refused.text : sweep->rows[r].why;
         snprintf(label, sizeof label, "row %d", r + 1);
         if (why[0] != '\0') grid_line(stdout, label, "%s", why);
+        if (counted && sweep->rows[r].measured)
+            grid_line(stdout, label, "stages measured, those of other rows counted: their steps cannot be compared");
         if (sweep->rows[r].replaced[0] != '\0') grid_line(stdout, label, "%s", sweep->rows[r].replaced);
     }
     if (sweep->stopped) grid_line(stdout, "stopped", "after %d of %d combinations", sweep->row_count, rows);

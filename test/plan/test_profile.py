@@ -334,6 +334,9 @@ def test_a_profile_of_another_run_is_ignored_unless_it_is_named(folder, profile)
     ended = command("llama", "-c", write_config(folder, model=wide, hardware=hardware), "--plan", "--json")
     assert ended.returncode == 0 and json.loads(ended.stdout)["source"] == "model"
     assert "model.hidden 64, not 128; planning from counted times" in ended.stderr
+    sweep = ("--plan", "--sweep", "parallel.tensor=1,2", *as_options("parallel.pipeline=3", "schedule.micro_batch=2"))
+    table = command("llama", "-c", write_config(folder, hardware=hardware), *sweep).stdout
+    assert re.findall(r"^row (\d+) +stages measured", table, re.M) == ["1"], table
     absent = hardware.replace("profile.json", "absent.json")
     ended = command("llama", "-c", write_config(folder, hardware=absent), "--plan", "--json")
     assert ended.returncode == 0 and ended.stderr == ""
