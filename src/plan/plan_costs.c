@@ -364,6 +364,20 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
     }
 }
 
+// Returns when gathers between nodes of a stage have done what takes them `seconds` while all stages of its nodes
+// gather: they get equal parts of the network, and more of it when the first stages have all their weights.
+static double gathering_(const PlanCosts *costs, int s, double seconds) {
+    const StageTime *at = &costs->stage[s];
+    double all = 0;
+    int stages = 0;
+    for (int other = 0; other < costs->plan->stages; other++) {
+        const StageTime *near = &costs->stage[other];
+        if (near->node + near->nodes <= at->node || at->node + at->nodes <= near->node) continue;
+        all += min_double(near->gather, seconds), stages++;
+    }
+    return max_double(all / stages, seconds * costs->network / costs->most);
+}
+
 // Returns the seconds by which gathers of weights over data ranks delay the first microbatch's way to the loss. They
 // start on all stages after the update, in the order of the tensors' first use. Each part of a stage waits for its
 // weights, and is slower while later ones arrive: products leave multiprocessors to the gathers (cuda/matmul.cpp) on
@@ -375,6 +389,7 @@ static double gathered_(const PlanCosts *costs, const Costing *costing) {
     const Cost *cost = &costing->source->hardware->cost;
     double element = costing->config->train.precision == PRECISION_BF16 ? 2 : 4, now = 0, undelayed = 0;
     double all = cost->multiprocessors, slower = all > BESIDE_CTAS ? BESIDE_CTAS / (all - BESIDE_CTAS) : 0;
+    bool between = costs->network < costs->most;
     for (int g = 0, s, c, from = -1; g < plan->stages * schedule->chunks; g++, from = s) {
         schedule_home(schedule, g, &s, &c);
         const PlanStage *stage = &plan->stage[s];
@@ -385,6 +400,7 @@ static double gathered_(const PlanCosts *costs, const Costing *costing) {
         double each = forward / (double)parts, of_layer = 0;
         double ends = ((double)stage->states.gradients - (double)stage->layer_gradients) * element / 4;
         double embedding = !stage->at.first || weights <= 0 ? 0 : ends / weights / (stage->at.last ? 2 : 1);
+        double gathered = between ? gathering_(costs, s, gather) : gather;
         int link = s == from + 1 || (s == 0 && from != 1) ? from : s; // including last stage to first
         double message = from >= 0 && from != s ? costs->costs.edge[link] : 0;
         if (weights > 0 && stage->at.layers > 0) of_layer = (1 - ends / weights) / (double)stage->at.layers;
@@ -392,8 +408,8 @@ static double gathered_(const PlanCosts *costs, const Costing *costing) {
         for (int64_t i = 0; i < parts; i++) {
             bool whole = chunk->layers == 0 || (chunk->last && i + 1 == parts);
             double share = whole ? 1 : embedding + of_layer * (double)(chunk->before + i + 1);
-            now = max_double(now, gather * share);
-            double left = max_double(0, gather - now), longer = cost->persistent && g > 0 ? each : each * slower;
+            now = max_double(now, between ? gathering_(costs, s, gather * share) : gather * share);
+            double left = max_double(0, gathered - now), longer = cost->persistent && g > 0 ? each : each * slower;
             now += each + min_double(longer, cost->persistent ? left : left * BESIDE_CTAS / max_double(1, all));
         }
     }

@@ -131,6 +131,10 @@ SMALL = {
         "train.global_batch=8"),
     "two data ranks": (
         "llama", 2, *cut(8, 2, 2), "parallel.data=2", "hardware.gpus_per_node=4", "train.global_batch=16"),
+    "weights of a small stage are gathered sooner between nodes": (
+        "llama", 2, *cut(4, 4, 1), "parallel.data=2", "parallel.placement=adjacent", "model.seq_len=2048",
+        "schedule.name=gpipe", "schedule.bpipe=off", "hardware.gpu=b200", "hardware.gpus_per_node=4",
+        "hardware.network_gb_s=25", "train.global_batch=16"),
     "two data ranks of persistent products": (
         "llama", 1, *cut(8, 2, 2), "parallel.data=2", "hardware.gpu=h100", "train.global_batch=16"),
     "weights of four data ranks gathered during one of two forwards": (
