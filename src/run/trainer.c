@@ -353,16 +353,15 @@ static void set_number_(const char *name, int64_t value) {
     setenv(name, text, 0);
 }
 
-// Returns whether a metrics file begins with the steps of a run that computed them; those of a dry run have no loss.
+// Returns whether a metrics file has steps of a run that computed them; those of a dry run have no loss.
 static bool has_losses_(const char *path) {
     char *line = NULL;
     size_t capacity = 0;
     struct stat status;
     FILE *file = stat(path, &status) == 0 && S_ISREG(status.st_mode) ? fopen(path, "re") : NULL;
-    bool step = false;
-    while (file != NULL && !step && getline(&line, &capacity, file) > 0)
-        step = strncmp(line, "{\"type\":\"step\"", 14) == 0;
-    bool computed = step && strstr(line, "\"loss\":null") == NULL;
+    bool computed = false;
+    while (file != NULL && !computed && getline(&line, &capacity, file) > 0)
+        computed = strncmp(line, "{\"type\":\"step\"", 14) == 0 && strstr(line, "\"loss\":null") == NULL;
     if (file != NULL) fclose(file);
     free(line);
     return computed;
