@@ -475,10 +475,10 @@ def sweep_parts(found):
 
 def read_answer(path):
     """Returns "plan", "search" or "sweep" and the parsed answer; None twice if the file is not one of --json."""
-    if path.is_dir() or path.suffix != ".json":
+    if path.is_dir() or path.suffix != ".json" or (text := read_text(path)).startswith('{"type":"run"'):
         return None, None
     with form_of(path, "plan, search or sweep; make one with --plan, --search or --sweep and --json"):
-        found = json.loads(read_text(path))
+        found = json.loads(text)
         return [(name, found) for key, name in KINDS.items() if key in found][0]
 
 

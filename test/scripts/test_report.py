@@ -133,6 +133,8 @@ def test_a_single_step_a_long_run_and_unknown_figures_are_drawn(folder, tmp_path
         made = report(tmp_path / f"{name}.jsonl", "-o", tmp_path / f"{name}.html")
         assert made.returncode == 0, made.stderr
     assert "5 M" in Page(tmp_path / "one.html").texts[""]
+    (tmp_path / "one.jsonl").rename(tmp_path / "one.json")
+    assert report(tmp_path / "one.json", "-o", tmp_path / "named.html").returncode == 0
     assert Page(tmp_path / "long.html").pictures["Gradient norm"]["plots"][0]["log"]
     assert (tmp_path / "long.html").stat().st_size < 2_500_000
     skipped = Page(tmp_path / "skipped.html").texts
