@@ -375,7 +375,7 @@ static double gathering_(const PlanCosts *costs, int s, double seconds) {
         if (near->node + near->nodes <= at->node || at->node + at->nodes <= near->node) continue;
         all += min_double(near->gather, seconds), stages++;
     }
-    return max_double(all / stages, seconds * costs->network / costs->most);
+    return max_double(all, seconds * costs->network / costs->most) / stages;
 }
 
 // Returns the seconds by which gathers of weights over data ranks delay the first microbatch's way to the loss. They
