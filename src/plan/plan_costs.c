@@ -101,6 +101,8 @@ static int chunk_compute_(Costing *costing, int s, int c, double *const compute[
         // The difference is negative if slower products shorten the waits for tensor ranks.
         sum->beside +=
             max_double(0, account_total(&counted[COUNT_BESIDE]) + account_total(&counted[COUNT_WEIGHT_BESIDE]));
+        sum->between += unsplit * counted[TIMED_BACKWARD].between;
+        sum->between += (1 - unsplit) * (counted[TIMED_INPUT].between + counted[TIMED_WEIGHT].between);
         sum->first -= account_total(&counted[COUNT_FIRST]);
         account_add(&sum->spent, &counted[TIMED_FORWARD], 1);
         account_add(&sum->spent, &counted[TIMED_BACKWARD], unsplit);
@@ -356,7 +358,11 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
         // for fewer multiprocessors until that backward ends, other kernels are slower only while a sum is in flight.
         double whole = time->bytes / rate, share = (double)(time->layers - 1) / time->layers;
         if (!costing->source->hardware->cost.persistent) share = min_double(share, whole / time->hides);
-        last[s] = time->bytes == 0 || time->backward == 0 ? 1 : 1 + time->beside / time->backward * share;
+        // Between nodes, that backward's own collectives and the sums get half of the network each.
+        double meet = near || time->hides == 0 ? 0 : time->between * share * min_double(1, whole / time->hides);
+        time->bytes += meet * rate, whole += meet;
+        bool lasts = time->bytes == 0 || time->backward == 0;
+        last[s] = lasts ? 1 : 1 + (time->beside * share + meet) / time->backward;
         time->hides *= last[s];
         // The sum of the layer that ends the last backward is never hidden. Other chunks' may be hidden completely.
         double hidden = costing->schedule->chunks > 1 ? whole : time->hides * (double)(time->layers - 1) / time->layers;

@@ -29,6 +29,7 @@ typedef struct StageTime {
     // no other stage uses the network meanwhile
     double reduction;
     double beside;    // seconds that concurrent sums over data ranks add to a backward
+    double between;   // seconds for which a backward waits for collectives between nodes
     double first;     // seconds by which a step's first B (or W) is shorter than the others
     double gather;    // seconds per step of the gathers of weights over data ranks, which start after the update
     double optimizer; // seconds per step: gradient norm and AdamW, less `first`

@@ -150,6 +150,10 @@ SMALL = {
         "llama", 8, *cut(4, 4, 2), "model.seq_len=2048", "schedule.micro_batch=4", "train.fp8=block",
         "parallel.overlap=off", "attention.mode=none", "parallel.placement=linear", "schedule.bpipe=off",
         "hardware.gpu=h100", "hardware.gpus_per_node=1", "hardware.network_gb_s=12", "train.global_batch=32"),
+    "sums over data ranks beside exchanges between nodes": (
+        "llama", 4, *cut(4, 2, 1), *EXPERTS, "model.experts=8", "model.experts_per_token=2", "model.expert_ffn=4096",
+        "model.seq_len=2048", "schedule.bpipe=off", "hardware.gpus_per_node=2", "hardware.network_gb_s=50",
+        "train.global_batch=32"),
     "tensor ranks of two nodes": (
         "gpt", 2, *cut(6, 1, 4), "model.seq_len=2048", "hardware.gpu=b200", "hardware.gpus_per_node=2",
         "train.global_batch=4"),
