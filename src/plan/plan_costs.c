@@ -406,7 +406,7 @@ static double gathered_(const PlanCosts *costs, const Costing *costing) {
         double each = forward / (double)parts, of_layer = 0;
         double ends = ((double)stage->states.gradients - (double)stage->layer_gradients) * element / 4;
         double embedding = !stage->at.first || weights <= 0 ? 0 : ends / weights / (stage->at.last ? 2 : 1);
-        double gathered = between ? gathering_(costs, s, gather) : gather;
+        double gathered = between && gather > now ? gathering_(costs, s, gather) : gather;
         int link = s == from + 1 || (s == 0 && from != 1) ? from : s; // including last stage to first
         double message = from >= 0 && from != s ? costs->costs.edge[link] : 0;
         if (weights > 0 && stage->at.layers > 0) of_layer = (1 - ends / weights) / (double)stage->at.layers;
@@ -414,7 +414,9 @@ static double gathered_(const PlanCosts *costs, const Costing *costing) {
         for (int64_t i = 0; i < parts; i++) {
             bool whole = chunk->layers == 0 || (chunk->last && i + 1 == parts);
             double share = whole ? 1 : embedding + of_layer * (double)(chunk->before + i + 1);
-            now = max_double(now, between ? gathering_(costs, s, gather * share) : gather * share);
+            double arrives = gather * share;
+            if (between && arrives > now) arrives = gathering_(costs, s, arrives);
+            now = max_double(now, arrives);
             double left = max_double(0, gathered - now), longer = cost->persistent && g > 0 ? each : each * slower;
             now += each + min_double(longer, cost->persistent ? left : left * BESIDE_CTAS / max_double(1, all));
         }
