@@ -129,11 +129,11 @@ give_up_(const Supervisor *supervisor, const char *format, ...) {
     _exit(EXIT_FAILED);
 }
 
-// Reads the rank's status. While the reader of its output pauses (a pager), the rank may wait for the reader, which
-// counts as progress.
-static void look_(Supervisor *supervisor) {
+// Reads the rank's status. excuses: while the reader of its output pauses (a pager), the rank may wait for the reader,
+// which counts as progress. Not beside a bare mpirun, whose pipes also fill if it is stopped.
+static void look_(Supervisor *supervisor, bool excuses) {
     struct pollfd outputs[] = {{STDOUT_FILENO, POLLOUT, 0}, {STDERR_FILENO, POLLOUT, 0}};
-    if (poll(outputs, 2, 0) < 2) status_page_progress(supervisor->page);
+    if (excuses && poll(outputs, 2, 0) < 2) status_page_progress(supervisor->page);
     status_page_read(supervisor->page, &supervisor->last);
 }
 
@@ -317,7 +317,7 @@ static double report_(Supervisor *supervisor, double now) {
     double interval = watchdog_interval(supervisor->job.patience);
     char silent[WATCHDOG_TEXT];
     int rank;
-    if (!supervisor->ended) look_(supervisor);
+    if (!supervisor->ended) look_(supervisor, supervisor->by_hand);
     if (supervisor->ended ? !supervisor->sent : !supervisor->stopped) tell_(supervisor, now);
     if (supervisor->ended) return 0.05;
     bool heard = is_heard_(supervisor);
@@ -380,7 +380,7 @@ static int watch_(Supervisor *supervisor, pid_t child) {
 static void *live_(void *argument) {
     Supervisor *supervisor = argument;
     for (;; clock_sleep(watchdog_interval(supervisor->job.patience))) {
-        look_(supervisor);
+        look_(supervisor, true);
         miss_progress_(supervisor, clock_seconds());
     }
     return NULL;
