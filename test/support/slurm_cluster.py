@@ -4,11 +4,14 @@ Without hosts, both nodes are this machine under two names, which suffices for j
 resources. With the two hosts of hosts.py they are two machines, and commands run on the first.
 """
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
+from pathlib import Path
 
 import trainer_runs
 
@@ -62,12 +65,13 @@ def wait_for(condition, what, seconds=PATIENCE):
 
 
 def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    """Returns ports below those that connections of other tests take by themselves."""
+    lowest, ports = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]), []
+    while len(ports) < count:
+        port = random.randrange(min(10000, lowest // 2), lowest)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            ports += [port] if port not in ports else []
     return ports
 
 
