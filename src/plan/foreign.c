@@ -37,10 +37,10 @@ bool foreign_deals(const Config *config) { return config->program != 0 && row_(c
 void foreign_deal(Config *config) {
     const ModelConfig *model = &config->model;
     ParallelConfig *parallel = &config->parallel;
-    int64_t p = parallel->pipeline, width = model->hidden / model->heads * model->heads, at = 0;
-    int64_t layer = (4 * width + 3 * model->ffn) * model->hidden;
+    int64_t p = parallel->pipeline, at = 0;
+    if (!foreign_deals(config) || parallel->layers_given > 0 || p < 2) return;
+    int64_t width = model->hidden / model->heads * model->heads, layer = (4 * width + 3 * model->ffn) * model->hidden;
     int64_t whole = layer * model->layers + model->vocab * model->hidden;
-    if (!foreign_deals(config) || parallel->layers_given > 0 || p == 1) return;
     memset(parallel->layers_per_stage, 0, (size_t)p * sizeof *parallel->layers_per_stage);
     for (int64_t i = 0; i < model->layers; i++) {
         parallel->layers_per_stage[at]++;
