@@ -269,7 +269,7 @@ static bool costing_meet_(PlanCosts *costs, const Costing *costing, const double
             card = max_int(card, max_int(down[s], up[below]));
         }
         if (between == 0) continue;
-        double share = between / work;
+        double share = min_double(between / work, 0.999); // a profile may measure less than was counted
         bool sends = share * sent * costing->schedule->chunks * costing->schedule->slices > MATTERS * work / users;
         if (sends) rival[p + low] = card, rival[card] = p + low;
         if (!sends && share * (users - 1) < MATTERS) continue;
@@ -361,8 +361,8 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
         // Between nodes, that backward's own collectives and the sums get half of the network each.
         double meet = near || time->hides == 0 ? 0 : time->between * share * min_double(1, whole / time->hides);
         time->bytes += meet * rate, whole += meet;
-        bool lasts = time->bytes == 0 || time->backward == 0;
-        last[s] = lasts ? 1 : 1 + (time->beside * share + meet) / time->backward;
+        bool unslowed = time->bytes == 0 || time->backward == 0;
+        last[s] = unslowed ? 1 : 1 + (time->beside * share + meet) / time->backward;
         time->hides *= last[s];
         // The sum of the layer that ends the last backward is never hidden. Other chunks' may be hidden completely.
         double hidden = costing->schedule->chunks > 1 ? whole : time->hides * (double)(time->layers - 1) / time->layers;

@@ -29,7 +29,8 @@ static void misfits_push_(Heap *waiting, CandidateList *misfits, const Candidate
     heap_push(waiting, misfits->items, misfits->count - 1);
 }
 
-// Replaces the misfits at the top of the heap that stand for several candidates (`all`) by these. -1 with err.
+// Replaces the misfits at the top of the heap that stand for several candidates (`all`) with those candidates. -1 with
+// err.
 static int open_misfits_(const SearchSpace *space, double most, Heap *waiting, CandidateList *misfits, Error *err) {
     enum { BATCH = 16 };
     CandidateList opened[BATCH];
