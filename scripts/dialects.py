@@ -16,7 +16,7 @@ from foreign.settings import rows_of
 NUMBERS = (("vocab-size", "model.vocab"), ("global-batch-size", "train.global_batch"), ("train-iters", "train.steps"),
            ("lr-warmup-iters", "train.warmup_steps"))
 LR_SHAPES = {"cosine": "cosine", "linear": "linear", "constant": "constant", "wsd": "WSD"}
-DECAYS = {"linear": "linear", "cosine": "cosine", "1-sqrt": "minus_sqrt"}
+DECAYS = {"linear": "linear", "cosine": "cosine", "sqrt": "minus_sqrt", "1-sqrt": "minus_sqrt"}
 
 
 def find(config, key):
@@ -142,8 +142,7 @@ def megatron_rest(config):
     words += ["--bf16"] * (train["precision"] == "bf16") + ["--optimizer", "adam"]
     words += ["--lr-decay-style", LR_SHAPES[train["schedule"]], "--min-lr", train["lr"] * train["min_lr_ratio"]]
     if train["schedule"] == "wsd":
-        words += ["--lr-wsd-decay-iters", wsd_steps(train), "--lr-wsd-decay-style",
-                  DECAYS.get(train["decay_shape"], "linear")]
+        words += ["--lr-wsd-decay-iters", wsd_steps(train), "--lr-wsd-decay-style", DECAYS[train["decay_shape"]]]
     return words
 
 
@@ -218,12 +217,16 @@ def parts_of(layers):
 
 
 def to_nanotron(config, _):
+    return "\n".join(yaml_lines(nanotron_sections(config), "")) + "\n"
+
+
+def nanotron_sections(config):
     """Returns the sections of nanotron's YAML that a layout needs."""
     model, parallel, schedule, train = (config[name] for name in ("model", "parallel", "schedule", "train"))
     per = train["global_batch"] // (parallel["data"] * schedule["micro_batch"])
     engine = "afab" if schedule["name"] == "gpipe" else "1f1b"
     mode = "REDUCE_SCATTER" if parallel["sequence"] else "ALL_REDUCE"
-    sections = {
+    return {
         "general": {"seed": train["seed"]},
         "parallelism": {"dp": parallel["data"], "pp": parallel["pipeline"], "tp": parallel["tensor"],
                         "pp_engine": engine, "tp_mode": mode, "recompute_layer": all_again(config),
@@ -247,7 +250,6 @@ def to_nanotron(config, _):
                                                   "lr_warmup_steps": train["warmup_steps"],
                           "lr_warmup_style": "linear", **nanotron_rate(train)}},
     }
-    return "\n".join(yaml_lines(sections, "")) + "\n"
 
 
 def nanotron_rate(train):
@@ -257,9 +259,9 @@ def nanotron_rate(train):
         return {"lr_decay_style": "linear", "min_decay_lr": train["lr"]}
     if style != "wsd":
         return {"lr_decay_style": style, "min_decay_lr": low}
-    shape, steps = train["decay_shape"], wsd_steps(train)
-    return {"lr_decay_style": shape if shape in DECAYS else "linear", "min_decay_lr": low,
-            "lr_decay_starting_step": train["steps"] - steps, "lr_decay_steps": steps}
+    shape, steps = "1-sqrt" if train["decay_shape"] == "sqrt" else train["decay_shape"], wsd_steps(train)
+    return {"lr_decay_style": shape, "min_decay_lr": low, "lr_decay_starting_step": train["steps"] - steps,
+            "lr_decay_steps": steps}
 
 
 def yaml_lines(table, indent):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import dialects
 from foreign import megatron, nanotron, torchtitan
+from foreign.documents import settings_of
 from run_files import GIB, Failure, ask_family, finish
 
 # Keys without effect on the layout, the memory or the update of a step.
@@ -37,7 +38,7 @@ def matters(key, config):
     t, p = config["parallel"]["tensor"], config["parallel"]["pipeline"]
     if key.startswith("data."):
         return key in ("data.mask_documents", "data.reset_positions")
-    if key in ASIDE or (key == "model.rope_theta" and config["model"]["family"] == "gpt"):
+    if key in ASIDE or (key.startswith("model.rope_") and config["model"]["family"] == "gpt"):
         return False
     if key in ("schedule.slots", "schedule.evict_to"):
         return config["schedule"]["bpipe"] != "off"
@@ -52,6 +53,8 @@ def matters(key, config):
         return p > 1 and key != "schedule.chunks"  # chunks: the list of layers per chunk implies it
     if key in ("train.decay_steps", "train.decay_shape"):
         return config["train"]["schedule"] == "wsd"
+    if key == "train.min_lr_ratio":
+        return config["train"]["schedule"] != "constant"
     return key != "attention.softmax" or config["attention"]["mode"] != "flash"
 
 
@@ -72,6 +75,8 @@ def understood(program, text, config):
     if program == "megatron":
         settings, front, slurm = megatron.read([text])
         back = megatron.convert(settings, None, front, slurm)
+    elif program == "nanotron":
+        back = nanotron.convert(settings_of(dialects.nanotron_sections(config)))
     else:
         model = {key: value for key, value in config["model"].items() if key != "seq_len"}
         back = torchtitan.convert(torchtitan.read(text), None, None if "flavor" in text else model)
@@ -83,13 +88,6 @@ def understood(program, text, config):
 def notes(options, plan, text):
     """Yields lines, and a Failure if the other program's bytes do not fit."""
     config = plan["config"]
-    if options.to == "nanotron":
-        yield from nanotron_lacks(config)
-        engine = "gpipe" if config["schedule"]["name"] == "gpipe" else "1f1b"
-        said = ("schedule.bpipe=off", f"schedule.name={engine}", "schedule.chunks=1", "schedule.slices=1",
-                "schedule.recompute=none", f"parallel.layers={layers_there(config)}", "schedule.split_backward=off")
-        yield from bytes_there(plan, options.config, options.to, [word for each in said for word in ("-o", each)])
-        return
     train, each = config["train"], config["train"]["global_batch"] * config["model"]["seq_len"]
     if train["tokens"] != "auto" and train["batch_ramp"] == "none" and train["steps"] * each < 0.99 * train["tokens"]:
         share = 100 * train["steps"] * each / train["tokens"]
@@ -108,20 +106,19 @@ def notes(options, plan, text):
         yield from bytes_there(back, path, options.to)
 
 
-def bytes_there(ours, path, program, words=()):
+def bytes_there(ours, path, program):
     config = ours["config"]
-    if program == "nanotron" and (config["model"]["experts"] > 0 or config["parallel"]["context"] > 1):
-        return  # nanotron has neither
     title = {"megatron": "Megatron-LM"}.get(program, program)
     try:
-        stages = planned(path, "--for", program, *words)["stages"]
+        stages = planned(path, "--for", program)["stages"]
     except Failure as failure:
         if "does not support this" not in str(failure):
             raise
         yield f"bytes of a rank are not known: --plan --for {program} has no schedule {config['schedule']['name']}"
         return
     memory, reserve = config["hardware"]["memory_gib"], config["hardware"]["reserve_gib"]
-    yield f"bytes of a rank, without context and caches, of {memory} GiB: {title} needs, this trainer needs"
+    there = "" if memory == "auto" else f", of {memory} GiB"
+    yield f"bytes of a rank, without context and caches{there}: {title} needs, this trainer needs"
     for theirs, here in zip(stages, ours["stages"], strict=True):
         yield f"  stage {theirs['stage']}: {theirs['peak_bytes'] / GIB:6.2f} GiB, {here['peak_bytes'] / GIB:6.2f} GiB"
     most = max(stages, key=lambda stage: stage["peak_bytes"])
@@ -129,42 +126,6 @@ def bytes_there(ours, path, program, words=()):
         yield Failure(f"stage {most['stage']} needs {most['peak_bytes'] / GIB:.2f} GiB in {title}, but only"
                       f" {memory - reserve:g} of {memory:g} are free of hardware.reserve_gib; search with --search"
                       f" --for {program}, or recompute more layers")
-
-
-def nanotron_lacks(config):
-    model, parallel, schedule, train = (config[name] for name in ("model", "parallel", "schedule", "train"))
-    lacks = {
-        "model.family": model["family"] != "llama",
-        "model.head_dim": model["head_dim"] * model["heads"] != model["hidden"],
-        "model.causal": not model["causal"],
-        "model.qk_norm": model["qk_norm"],
-        "model.experts": model["experts"] > 0,
-        "model.rope_scaling": model["rope_scaling"] != "none",
-        "model.rope_share": model["rope_share"] != 1,
-        "schedule.name": parallel["pipeline"] > 1 and schedule["name"] not in ("1f1b", "gpipe"),
-        "schedule.bpipe": schedule["bpipe"] != "off",
-        "schedule.recompute": schedule["recompute"] != "none",
-        "schedule.recompute_layers": schedule["recompute_layers"] != 0 and not dialects.all_again(config),
-        "parallel.layers": parallel["layers"] != layers_there(config),
-        "parallel.context": parallel["context"] > 1,
-        "train.decay_shape": train["schedule"] == "wsd" and train["decay_shape"] not in dialects.DECAYS,
-        "train.batch_ramp": train["batch_ramp"] != "none",
-        "train.objective": train["objective"] != "next",
-        "train.optimizer": train["optimizer"] != "adamw",
-        "train.fp8": train["fp8"] != "off",
-        "train.z_loss": train["z_loss"] != 0,
-        "attention.mode": config["attention"]["mode"] != "flash",
-        "data.mask_documents": config["data"]["mask_documents"] != "off",
-        "data.reset_positions": config["data"]["reset_positions"] != "off",
-    }
-    for key, lacking in lacks.items():
-        if lacking:
-            becomes = f"; it becomes {layers_there(config)}" if key == "parallel.layers" else ""
-            yield f"cannot be said: {key}: {json.dumps(dialects.find(config, key))}{becomes}"
-
-
-def layers_there(config):
-    return nanotron.dealt(config["model"], config["parallel"]["pipeline"])
 
 
 def main(options):

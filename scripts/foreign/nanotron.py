@@ -139,8 +139,8 @@ def optimizer(s, train):
         last = max(1, min(steps, train["steps"] - start))
         train |= {"schedule": "wsd", "decay_steps": last, "decay_shape": shape}
     else:
-        train["schedule"] = style if style in ("linear", "cosine") else "constant" if low == lr else "linear"
-    if style not in ("linear", "cosine") and not (style == "1-sqrt" and start > warm):
+        train["schedule"] = "constant" if low == lr else style if style in ("linear", "cosine") else "linear"
+    if style not in ("linear", "cosine") and not (style == "1-sqrt" and start > warm) and low != lr:
         s.say("training", f"{R}lr_decay_style {style}: a linear decay is planned")
     if abs(start + steps - train["steps"]) > 1 and low != lr:
         s.say("training", f"the learning rate falls until step {start + steps} there and until the last,"

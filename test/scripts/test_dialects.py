@@ -10,13 +10,13 @@ from trainer_runs import script
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from dialects import megatron_layout, nanotron_rate, yaml_lines  # noqa: E402
+from dialects import megatron_layout, yaml_lines  # noqa: E402
 
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.yaml") if "kv_lora" not in path.read_text())
 
 
 def unsaid(answer):
-    assert answer.returncode == 0 or "GiB in Megatron-LM" in answer.stderr, answer.stderr
+    assert answer.returncode == 0 or " GiB in " in answer.stderr, answer.stderr
     return {line.split(": ")[1] for line in answer.stdout.splitlines() if line.startswith("# cannot be said")}
 
 
@@ -53,20 +53,24 @@ def test_a_layout_is_one_that_megatrons_own_checks_accept(keys, said, unsaid):
     assert (said is None or said in words) and not any(unsaid in str(word) for word in words if unsaid)
 
 
-@pytest.mark.parametrize("name, words", [("llama3.1_8b", set()), ("llama65b", {"model"})])
+@pytest.mark.parametrize("name, words", [("llama3.1_8b", set()), ("llama2_7b", {"model"})])
 def test_what_torchtitan_is_told_means_the_configuration_again(name, words):
     assert unsaid(script("export.py", ROOT / f"configs/{name}.yaml", "--to", "torchtitan")) == words
 
 
-def test_torchtitan_is_told_what_it_takes(tmp_path):
+@pytest.mark.parametrize("program, root, constant", [("torchtitan", 'decay_type = "sqrt"', "decay_ratio = 0.0"),
+                                                     ("megatron", "minus_sqrt", "style constant"),
+                                                     ("nanotron", "1-sqrt", "lr_decay_style: linear")])
+def test_a_program_is_told_the_learning_rate_that_it_takes(tmp_path, program, root, constant):
     path, text = tmp_path / "our.yaml", (ROOT / "configs/llama3.1_8b.yaml").read_text()
-    for keys, said in (("schedule: wsd\n  decay_shape: 1-sqrt", 'decay_type = "sqrt"'), ("schedule: constant", "= 0.0")):
-        path.write_text(text.replace("\ntrain:", f"\ntrain:\n  precision: fp32\n  {keys}").replace(
+    for keys, said in (("wsd\n  decay_shape: sqrt", root), ("wsd\n  decay_shape: 1-sqrt", root), ("constant", constant)):
+        path.write_text(text.replace("\ntrain:", f"\ntrain:\n  precision: fp32\n  schedule: {keys}").replace(
             "  precision: bf16\n", "").replace("  schedule: cosine\n", ""))
-        answer = script("export.py", path, "--to", "torchtitan")
-        assert said in answer.stdout and "[compile]\nenable = true" in answer.stdout, answer.stderr
-        assert not {"train.schedule", "train.decay_steps", "train.decay_shape", "train.precision"} & unsaid(answer)
-    assert "model" in unsaid(script("export.py", ROOT / "configs/llama2_7b.yaml", "--to", "torchtitan"))
+        answer = script("export.py", path, "--to", program)
+        assert said in answer.stdout, answer.stderr
+        assert ("[compile]\nenable = true" in answer.stdout) == (program == "torchtitan")
+        lost = {"schedule", "decay_steps", "decay_shape", "min_lr_ratio", "precision"}
+        assert not {f"train.{key}" for key in lost} & unsaid(answer)
 
 
 def test_bytes_that_do_not_fit_there_end_with_1(tmp_path):
@@ -149,13 +153,15 @@ def test_what_cannot_be_said_is_named(tmp_path):
     assert lost <= unsaid(script("export.py", path, "--to", "nanotron"))
 
 
-def test_nanotrons_yaml_has_numbers_and_a_rate_that_it_knows():
+def test_bytes_there_are_those_of_the_model_that_was_written():
+    """nanotron has LLaMA's layer alone, whose MLP is half as large again as GPT's of the same width."""
+    answer = script("export.py", ROOT / "configs/gpt3_96b.yaml", "--to", "nanotron")
+    assert unsaid(answer) == {"model.family", "parallel.layers"}
+    assert float(re.search(r"stage 0: +([\d.]+) GiB", answer.stdout)[1]) > 100 and answer.returncode == 1
+
+
+def test_nanotrons_yaml_has_numbers():
     assert list(yaml_lines({"eps": 1e-05, "lr": 2.5e-05, "on": True}, "")) == ["eps: 1.0e-05", "lr: 2.5e-05", "on: true"]
-    train = {"lr": 1.0, "min_lr_ratio": 0.5, "schedule": "constant", "steps": 100, "warmup_steps": 0,
-             "decay_steps": 20, "decay_shape": "1-sqrt"}
-    assert nanotron_rate(train) == {"lr_decay_style": "linear", "min_decay_lr": 1.0}
-    assert nanotron_rate(train | {"schedule": "wsd"}) == {"lr_decay_style": "1-sqrt", "min_decay_lr": 0.5,
-                                                          "lr_decay_starting_step": 80, "lr_decay_steps": 20}
 
 
 @pytest.mark.parametrize("program", ["megatron", "torchtitan", "nanotron"])
