@@ -23,7 +23,7 @@ const percent = (share) => share === null || share === undefined ? "-" : (100 * 
 let here = null;
 
 function program() {
-  return here ??= new Program(bytesOf(WASM), CONFIGS);
+  return here ??= new Program(new WebAssembly.Module(bytesOf(WASM)), CONFIGS);
 }
 
 window.explore = {
@@ -48,15 +48,18 @@ function toldBy({code, err}) {
 class Hand {
   constructor() { this.waiting = new Map(); this.last = 0; this.start(); }
   start() {
-    const source = `${ENGINE}\nserve(new Program(Uint8Array.from(atob(${JSON.stringify(WASM)}), (c) => c.charCodeAt(0)), ${JSON.stringify(CONFIGS)}));`;
-    this.worker = new Worker(URL.createObjectURL(new Blob([source], {type: "text/javascript"})));
+    const source = `${ENGINE}\nonmessage = ({data}) => serve(new Program(data, ${JSON.stringify(CONFIGS)}));`;
+    const worker = this.worker = new Worker(URL.createObjectURL(new Blob([source], {type: "text/javascript"})));
+    compiled.then((module) => worker.postMessage(module), () => {}); // ask tells of an error
     this.worker.onmessage = ({data}) => { this.waiting.get(data.id)?.(data); this.waiting.delete(data.id); };
     this.worker.onerror = (event) => this.end({code: 1, out: "", err: event.message});
   }
   ask(request) {
+    const id = ++this.last, worker = this.worker;
     return new Promise((done) => {
-      this.waiting.set(++this.last, done);
-      this.worker.postMessage({overrides: [], args: [], ...request, id: this.last});
+      this.waiting.set(id, done);
+      compiled.then(() => worker.postMessage({overrides: [], args: [], ...request, id}),
+                    (error) => done({code: 1, out: "", err: error.message}));
     });
   }
   end(answer) {
@@ -67,6 +70,8 @@ class Hand {
   }
 }
 
+// Compiled once: the workers share its code, also that which the browser has optimized meanwhile.
+const compiled = WebAssembly.compile(bytesOf(WASM));
 const planner = new Hand(), seeker = new Hand(), prover = new Hand();
 
 // ---- questions ------------------------------------------------------------------------------------------------------

@@ -3,14 +3,14 @@
 "use strict";
 
 class Program {
-  // wasm: the bytes of the module; configs: {name: text} of the ready-made configurations.
-  constructor(wasm, configs) {
+  // compiled: the WebAssembly.Module; configs: {name: text} of the ready-made configurations.
+  constructor(compiled, configs) {
     const bytes = [[], []], take = (to) => (byte) => byte === null || bytes[to].push(byte & 255);
     this.printed = bytes;
     this.module = {
       stdout: take(0), stderr: take(1),
       instantiateWasm(imports, ready) {
-        const compiled = new WebAssembly.Module(wasm), instance = new WebAssembly.Instance(compiled, imports);
+        const instance = new WebAssembly.Instance(compiled, imports);
         ready(instance, compiled);
         return instance.exports;
       },

@@ -9,7 +9,8 @@ EXPLORE_SRC  := bpipe.c $(filter-out $(addprefix src/,ranks/supervisor.c ranks/c
                 $(foreach dir,base schedule config backend comm ranks device model data engine checkpoint plan search,src/$(dir)/*.c)))
 EXPLORE_OBJ  := $(EXPLORE_SRC:%.c=$(EXPLORE)/%.o) $(TRAINERS:%=$(EXPLORE)/%.o) \
                 $(foreach part,api reader scanner parser loader,$(EXPLORE)/yaml/$(part).o)
-EXPLORE_CC   := $(EXPLORE_ENV) $(EMCC) -std=c11 -O3 -flto -D_GNU_SOURCE $(INCLUDES) -Iexplore -I$(dir $(EXPLORE_YAML)) \
+EXPLORE_OPT  := -O3 -flto -mbulk-memory
+EXPLORE_CC   := $(EXPLORE_ENV) $(EMCC) -std=c11 $(EXPLORE_OPT) -D_GNU_SOURCE $(INCLUDES) -Iexplore -I$(dir $(EXPLORE_YAML)) \
                 -include explore/browser.h
 EXPLORE_LINK := -sSTRICT=0 -sALLOW_MEMORY_GROWTH -sTOTAL_STACK=4MB -sFORCE_FILESYSTEM -sENVIRONMENT=web,worker \
                 -sMODULARIZE -sEXPORT_NAME=createProgram -sINVOKE_RUN=0 -sEXPORTED_FUNCTIONS=_explore,_malloc,_free \
@@ -40,7 +41,7 @@ $(EXPLORE)/program.js: $(EXPLORE)/explore/explore.o $(EXPLORE_OBJ)
 	$(call say,EMLD,$@)
 	@rm -f $(EXPLORE)/program.a
 	$(Q)$(EXPLORE_ENV) emar rcs $(EXPLORE)/program.a $(EXPLORE_OBJ)
-	$(Q)$(EXPLORE_ENV) $(EMCC) -O3 -flto $< $(EXPLORE)/program.a $(EXPLORE_LINK) -o $@
+	$(Q)$(EXPLORE_ENV) $(EMCC) $(EXPLORE_OPT) $< $(EXPLORE)/program.a $(EXPLORE_LINK) -o $@
 
 $(EXPLORE)/index.html: explore/build.py $(EXPLORE)/program.js $(wildcard explore/page.* explore/*.js scripts/draw.js configs/*.yaml studies/atlas.json docs/img/atlas_*.svg)
 	$(call say,PAGE,$@)
