@@ -232,7 +232,8 @@ def paying(rows, name, last=None):
     paid = sorted((row["gains"][name], last in row["survives"]) for row in rows if 0.01 < (row["gains"][name] or 0) < 9)
     if not paid:
         return f"in none of {len(rows)} cases"
-    kept = f"; {sum(survives for _, survives in paid)} of these gains survive" if last else ""
+    lasting = sum(survives for _, survives in paid)
+    kept = f"; {lasting} of these gains survive{'s' * (lasting == 1)}" if last else ""
     middle = f"{100 * statistics.median(share for share, _ in paid):.1f} % in the median and " if len(paid) > 1 else ""
     return f"in {len(paid)} of {len(rows)} cases, by {middle}at most {100 * paid[-1][0]:.1f} %{kept}"
 
@@ -251,10 +252,13 @@ def sentences(cases):
         f"{len(every)} of {len(cases)} cases fit on their GPUs. {len(every) - len(staged)} of these are fastest with "
         "one stage and no evictions, so that no schedule matters. The other sentences are about the other "
         f"{len(staged)}.",
-        f"BPipe, over the best layout that evicts nothing, pays {paying(staged, 'partner', 'partner')}.",
+        f"BPipe, over the best layout that evicts nothing, pays {paying(staged, 'partner', 'partner')}. "
+        f"{sum(0.02 < (row['gains']['partner'] or 0) < 9 for row in staged)} gains exceed the 2 % below which `--search` "
+        "calls steps a tie.",
         f"With 1F1B alone, as the re-evaluation asked, it pays {paying(staged, 'partner over 1F1B')}.",
         f"Evicting to the host pays {paying(staged, 'host', 'host')}. It is ahead of a partner in {ahead} cases.",
-        f"Cases in which a model fits only with evictions: {sum(row['way'] is None for row in every)}.",
+        f"Cases in which a model fits only with evictions: {sum(row['way'] is None for row in every)}. A partner's memory "
+        f"suffices in {sum(row['way'] is None and row['found']['peer'] is not None for row in every)} of them.",
         f"Interleaving pays more: over 1F1B {paying(staged, 'interleaved')}.",
         f"Zero bubble, over both, pays {paying(staged, 'zero bubble')}.",
         f"Slices of the sequence, over all these, pay {paying(staged, 'slices')}; the search chooses them in "

@@ -38,14 +38,16 @@ typedef struct CountKey {
 
 // Returns the rows of the fullest of e expert ranks over the mean. If the tokens of E experts have a standard deviation
 // of `spread` times their mean, those of a rank's E/e experts have spread * sqrt(e / E); the largest of e normal
-// numbers is about sqrt(2 ln e) standard deviations above the mean. By the same rule, the guess is smaller for fewer
-// experts, each of which replaces several smaller experts.
+// numbers is about sqrt(2 ln e) standard deviations above the mean.
 static double fullest_(const Config *config) {
-    static const double GUESS = 0.3, OF = 128; // runs between 0.04 with 8 experts and 0.95 with 128 are known
     double e = (double)config->parallel.expert, all = (double)config->model.experts;
-    double spread = config->hardware.expert_spread;
-    if (spread == 0) spread = GUESS * sqrt(all / OF);
-    return fmin(e, 1 + spread * sqrt(e / all * 2 * log(e)));
+    return fmin(e, 1 + counted_spread(config) * sqrt(e / all * 2 * log(e)));
+}
+
+double counted_spread(const Config *config) {
+    static const double GUESS = 0.3, OF = 128; // runs between 0.04 with 8 experts and 0.95 with 128 are known
+    double given = config->hardware.expert_spread;
+    return given != 0 ? given : GUESS * sqrt((double)config->model.experts / OF);
 }
 
 // Returns whether bundles go to partners on other nodes.

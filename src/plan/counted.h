@@ -19,6 +19,10 @@ typedef struct CountSource {
     bool free_groups;   // collectives take no time: a lower bound
 } CountSource;
 
+// Returns the standard deviation of the tokens per expert over their mean: hardware.expert_spread, or a guess, smaller
+// for fewer experts, each of which replaces several smaller ones.
+double counted_spread(const Config *config);
+
 // Returns whether products leave LINK_CTAS multiprocessors to messages (Backend.moving): bundles leave the node, or the
 // messages of a stage do on both sides and take longer than that costs. If not, a message waits for the persistent
 // product in its way, and a product for the message in its way. gpu: NULL: unknown. The layout decides, so the kernels

@@ -231,8 +231,7 @@ void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand
         grid_line(file, "expected", "unknown: no program's steps were measured on such GPUs in this precision");
     else
         grid_line(file, "expected",
-                  "%s: if it loses what four of five such runs lose; this trainer was not measured on such GPUs",
-                  others);
+                  "%s: the range of four of five such runs; this trainer was not measured on such GPUs", others);
 }
 
 void hardware_print_cpus(const Hardware *hardware, FILE *file) {

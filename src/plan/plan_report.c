@@ -4,6 +4,7 @@
 #include "base/grid.h"
 #include "base/alloc.h"
 #include "config/gpus.h"
+#include "counted.h"
 #include "foreign.h"
 #include "pays.h"
 #include "plan_report.h"
@@ -271,7 +272,7 @@ static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FIL
     if (time->known)
         grid_line(file, "parts",
                   "pipeline %s, gradient sums %s, norm and optimizer %s; compute waits %s for transfers, "
-                  "tensor-parallel collectives%s %s on the slowest stage",
+                  "collectives inside layers%s %s on the slowest stage",
                   grid_seconds(time->pipeline, text[0]), grid_seconds(time->reduction, text[1]),
                   grid_seconds(time->optimizer, text[2]), grid_seconds(time->exposed, text[3]), by,
                   grid_seconds(time->tensor, text[4]));
@@ -300,7 +301,13 @@ static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FIL
               hardware->cpu ? "the program and its libraries, MPI's buffers, packed operands of matrix products"
                             : "the device's context, libraries and their allocations, NCCL's buffers, fragmentation");
     if (print_sizes_(answer, file, err) != 0) return -1;
-    if (time->known && !answer->planner.measured) hardware_print(hardware, file);
+    if (time->known && !answer->planner.measured) {
+        hardware_print(hardware, file);
+        if (config->model.experts > 0)
+            grid_line(file, "", "standard deviation of the tokens per expert: %.2g of the mean%s",
+                      counted_spread(config),
+                      config->hardware.expert_spread == 0 ? ", a guess; set hardware.expert_spread" : "");
+    }
     return 0;
 }
 
@@ -339,7 +346,9 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     const char *named = list[0] == '\0' ? NULL : slash != NULL ? slash + 1 : list;
     if (answer->time.known && table->best >= 0 && !foreign)
         pays_print(rows, table->count, &run, named, false, "does not fit", screen);
-    if (!foreign) grid_line(screen, "BPipe?", "%s", answer->verdict.brief);
+    bool host = answer->verdict.bpipe.possible && answer->config.schedule.evict_to == EVICT_TO_HOST;
+    if (!foreign)
+        grid_line(screen, "BPipe?", "%s%s", answer->verdict.brief, host ? "; here it evicts to the host" : "");
     const Forecast *best = table->best >= 0 ? &table->rows[table->best] : &run;
     double less = answer->time.known && !foreign ? 1 - best->time.step / answer->time.step : 0;
     if (less >= 0.005 && named == NULL) { // the options that set the best schedule

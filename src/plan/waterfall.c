@@ -181,7 +181,7 @@ void waterfall_print(const Waterfall *fall, FILE *file) {
         grid_cell(&grid, "%s", grid_seconds(fall->seconds[line], time));
         grid_cell(&grid, "%.1f%%", 100 * fall->seconds[line] / step);
         if (line == WATERFALL_IDLE)
-            grid_cell(&grid, "ramp %s, imbalance %s", grid_seconds(fall->ramp, time),
+            grid_cell(&grid, "ramp %s, uneven stages %s", grid_seconds(fall->ramp, time),
                       grid_seconds(fall->imbalance, idle));
         else grid_cell(&grid, "%s", "");
     }

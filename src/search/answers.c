@@ -99,7 +99,7 @@ char *answer_reason(const SearchSpace *space, const Candidate *misfit, char text
         if (plan.stages > 1 && own - others > surplus) c = i, surplus = own - others;
         if (fullest->memory.bytes[i] > fullest->memory.bytes[largest]) largest = i;
     }
-    if (surplus >= fmax(0, misfit->forecast.lacks))
+    if (surplus > 0 && surplus >= misfit->forecast.lacks)
         snprintf(text, ANSWER_TEXT, "%s, %s more than the average of the other stages", memory_name((MemoryCategory)c),
                  grid_bytes((int64_t)surplus, bytes));
     else

@@ -1,5 +1,6 @@
 """Plans compared with published measurements: docs/published.md is correct, and errors do not grow."""
 
+import re
 import sys
 
 import pytest
@@ -103,6 +104,12 @@ def test_every_run_of_the_lists_names_its_source():
     for path in (published.RUNS, published.EXPERTS):
         named = {line[2:].partition(": ")[0] for line in path.read_text().splitlines() if line.startswith("# ")}
         assert {row["source"] for row in published.csv_rows(path)} <= named
+
+
+def test_a_search_says_how_often_five_layouts_hold_the_best():
+    sets = re.findall(r"^\| .+ \| (\d+), \d+ \| \d+ \| [^|]+ \| (\d+), \d+ \|", PAGE.read_text(), re.MULTILINE)
+    held = "{1} of {0} sets".format(*(sum(map(int, column)) for column in zip(*sets)))
+    assert [held in (ROOT / file).read_text() for file in ("src/search/search_report.c", "docs/planning.md")] == [True] * 2
 
 
 @pytest.mark.thorough
