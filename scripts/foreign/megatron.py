@@ -9,7 +9,7 @@ from run_files import Failure, read_text
 
 from .documents import flattened, refuse_others
 from .job import gpus_of, slurm_lines
-from .settings import REQUIRED, Settings, brief, is_off, quiet_of, rows_of
+from .settings import REQUIRED, Settings, Whole, brief, is_off, quiet_of, rows_of
 from .shell import MARK, Script, readable, unknown_in
 
 ROWS = rows_of("megatron")
@@ -39,6 +39,8 @@ def command_settings(command, settings):
     files = (i for i, word in enumerate(words) if word.endswith(".py"))
     at = min([*files, *modules], default=None)
     front, rest = (words[:at], words[at + 1 :]) if at is not None else ([], words)
+    if at is not None and "bert" in words[at]:
+        settings.values["encoder"] = (Whole(words[at]), True)
     flag, spelling, given = None, None, []
     for word in [*rest, "--"]:
         if word.startswith("--"):
@@ -196,6 +198,8 @@ def vocabulary(s, default):
 def convert_model(s, config, known):
     model = config["model"]
     model["vocab"] = vocabulary(s, known.get("vocab", REQUIRED))
+    if s.effect("encoder", "model", "attention sees the whole sequence; the head for pairs of sentences is not planned"):
+        model["causal"], config["train"]["objective"] = False, "masked"
     gated, place = family_of(s, model, known)
     llama = model["family"] == "llama"
     plain = int(4 * model["hidden"] * 2 / 3 / 64) * 64 if gated else 4 * model["hidden"]

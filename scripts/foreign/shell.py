@@ -13,12 +13,15 @@ from collections import namedtuple
 from run_files import Failure
 
 BEGIN, END = "\ue000", "\ue001"  # around the name of an unknown value
+SIGNS = {"n": "\n", "t": "\t"}  # after a backslash in $'...'
 ESCAPED = {"$": "\ue002", "`": "\ue003"}  # escaped characters, which begin no expansion
 DEEPEST, MOST_STEPS, MOST_ROUNDS, MOST_WORDS = 20, 20000, 64, 1000
 CLOSERS = ("then", "elif", "else", "fi", "do", "done", "esac", "}")
-ASSIGNS = re.compile(r"[A-Za-z_]\w*(\[[^]]*\])?\+?=")
+INDEX = r"(?:[^][]|\[[^]]*\])*"  # of an array
+ASSIGNS = re.compile(rf"([A-Za-z_]\w*)(?:\[({INDEX})\])?(\+?)=")
 ARITHMETIC = re.compile(r"[\d\s+\-*/%()<>=!&|?:,]*")
 HUGE = re.compile(r"(\*\*|<<)(?!\s*\d{1,2}(?!\d))")  # a power or shift whose result could be huge
+OFFSETS = re.compile(r":\s*(-?\d+)(?::\s*(-?\d+))?")  # of ${X:0:3}
 MARK = re.compile(f"{BEGIN}([^{END}]*){END}")
 BRACES = re.compile(r"\{(?:(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.-?(\d{1,9}))?|([^{}\s$]*,[^{}\s$]*))\}")
 SHELLS = ("bash", "sh", "zsh")
@@ -147,6 +150,8 @@ class Scanner:
                     break
             elif self.sees("'") and begin == "(":
                 self.skip(r"'[^']*'?")
+            elif self.sees('"') and begin == "(":
+                self.double()
             else:
                 self.step(2 if self.sees("\\") else 1)
         return self.text[start : self.at]
@@ -175,7 +180,10 @@ class Scanner:
                 quoted = ("single", self.skip(r"'[^']*'?")[1:].removesuffix("'"))
             elif self.sees('"'):
                 quoted = ("double", self.double())
-            elif self.sees("$'", '$"'):
+            elif self.sees("$'"):
+                text = self.skip(r"\$'(?:[^'\\]|\\.)*'?")[2:].removesuffix("'")
+                quoted = ("single", re.sub(r"\\(.)", lambda found: SIGNS.get(found[1], found[1]), text))
+            elif self.sees('$"'):
                 self.step()
             elif self.sees("$", "`"):
                 plain += self.expression()
@@ -460,41 +468,43 @@ class Script:
 
     def braces(self, inside, testing):
         """Returns the value of ${...}: a list for arrays."""
-        parts = re.match(r"([!#]?)(\w+|[@*])(\[[^]]*\])?(.*)", inside, re.DOTALL)
+        parts = re.match(rf"([!#]?)(\w+|[@*])(?:\[({INDEX})\])?(.*)", inside, re.DOTALL)
+        whole = "${" + inside + "}"
         if parts is None:
-            return unknown("${" + inside + "}")
+            return unknown(whole)
         sign, name, index, rest = parts.groups()
         found = self.lookup(name) if name not in "@*" else dict(enumerate(self.arguments, 1))
-        every = (index or f"[{name}]") in ("[@]", "[*]")
+        items = found if isinstance(found, dict) else {} if found is None else {0: found}
+        every = (index or name) in ("@", "*")
         if sign and found is None:
-            return self.unsaid("${" + inside + "}", testing)
-        if sign == "!" and not every:
-            return self.value(str(self.value(name, testing)), testing)
+            return self.unsaid(whole, testing)
         if sign == "!":
-            return [str(key) for key in found]
-        if sign:  # an unknown item may be several words, or none
-            whole = found.values() if isinstance(found, dict) else [found] if every else []
-            unsaid = any(MARK.fullmatch(each) for each in whole) if every else unknown_in(found)
-            return self.unsaid("${" + inside + "}", testing) if unsaid else str(len(found))
+            return [str(key) for key in items] if every else self.value(str(self.value(name, testing)), testing)
+        if re.match(":(?![-=+?])", rest):
+            rest = "".join(f": {self.arithmetic(each, testing)}" for each in rest[1:].split(":"))
+        if every and sign:  # an unknown item may be several words, or none
+            unsaid = any(map(MARK.fullmatch, items.values()))
+            return self.unsaid(whole, testing) if unsaid else str(len(items))
+        if unknown_in(rest) or every and found is None and not rest and not testing:
+            return [unknown(whole)]
         if every:
-            items = list(found.values()) if isinstance(found, dict) else [] if found is None else [found]
-            if found is None and not rest and not testing:
-                return [unknown("${" + inside + "}")]
-            if cut := re.fullmatch(r":\s*(-?\d+)(?::\s*(\d+))?", rest):
-                begin = int(cut[1]) - (1 if name in "@*" and int(cut[1]) > 0 else 0)
-                items, rest = items[begin:][: int(cut[2]) if cut[2] else None], ""
+            found = list(items.values())
+            if cut := OFFSETS.fullmatch(rest):
+                begin = int(cut[1]) - (name in "@*" and int(cut[1]) > 0)
+                found, rest = found[begin:][: int(cut[2]) if cut[2] else None], ""
             elif rest and not rest.startswith((":", "-", "+", "=", "?")):
-                items, rest = [self.edited(item, rest, inside, testing) for item in items], ""
-            found = (self.value("IFS")[:1] or " ").join(items) if "*" in (index or name) else items
+                found, rest = [self.edited(item, rest, inside, testing) for item in found], ""
+            found = (self.value("IFS")[:1] or " ").join(found) if "*" in (index or name) else found
         elif index is not None:
-            items = found if isinstance(found, dict) else {} if found is None else {0: found}
-            found = items.get(self.key_of(items, index[1:-1], testing))
+            found = items.get(self.key_of(items, index, testing))
         elif isinstance(found, dict):
             found = next(iter(found.values()), "")
+        if sign:
+            return self.unsaid(whole, testing) if unknown_in(found) else str(len(found or ""))
         if rest.startswith((":-", "-", ":=", "=", ":+", "+", ":?", "?")):
             return self.defaulted(name, found, rest, testing)
         if found is None:
-            return self.unsaid("$" + name if index is None else "${" + inside + "}", testing)
+            return self.unsaid("$" + name if index is None else whole, testing)
         return found if isinstance(found, list) else self.edited(found, rest, inside, testing)
 
     def key_of(self, items, index, testing=False):
@@ -525,30 +535,27 @@ class Script:
             return text.lower() if rest == ",," else text.upper() if rest else text
         if unknown_in(text):
             return text
-        if cut := re.fullmatch(r":\s*(-?\d+)(?::(-?\d+))?", rest):
+        if cut := re.fullmatch(OFFSETS, rest):
             return text[int(cut[1]) :][: None if cut[2] is None else int(cut[2])]
-        pattern = self.text(rest.lstrip("#%/"), testing)
-        if rest[0] in "#%" and len(text) < 4096:
-            cuts = range(len(text) + 1)
-            fits = [i for i in cuts if fnmatch.fnmatchcase(text[:i] if rest[0] == "#" else text[i:], pattern)]
-            if not fits:
-                return text
-            longest = rest[:2] in ("##", "%%")
-            at = (max if longest == (rest[0] == "#") else min)(fits)
-            return text[at:] if rest[0] == "#" else text[:at]
+        parts = re.fullmatch(r"(##?|%%?|//?(?![#%]))(.*)", rest, re.DOTALL)
+        sign, pattern = parts.groups() if parts else ("", "")
+        pattern = self.text(re.sub("[\"']", "", pattern), testing)
+        if sign[:1] in ("#", "%") and len(text) < 4096 and not unknown_in(pattern):
+            ends = [(text[:i], text[i:]) if sign[0] == "#" else (text[i:], text[:i]) for i in range(len(text) + 1)]
+            rests = [rest for end, rest in ends if fnmatch.fnmatchcase(end, pattern)]
+            return (min if len(sign) == 2 else max)(rests, key=len, default=text)
         old, _, new = pattern.partition("/")
-        if rest[0] == "/" and old and not re.search(r"[*?\[]", old) and rest[:2] not in ("/#", "/%"):
-            return text.replace(old, new, -1 if rest.startswith("//") else 1)
+        if sign[:1] == "/" and old and not re.search(r"[*?\[]", old):
+            return text.replace(old, new, -1 if sign == "//" else 1)
         return unknown("${" + inside + "}")
 
     def arithmetic(self, text, testing=False):
         """Returns the value of an expression as a text of digits, or a mark."""
-        named = text if "$(" in text else re.sub(r"(?<![\w${])[A-Za-z_]\w*",
-                                                 lambda found: f"({self.value(found[0], testing) or 0})", text)
-        said = self.text(named, testing).strip()
+        said = self.text(text, testing).strip() or "0"
+        if not unknown_in(said):
+            said = re.sub(r"(?<!\w)[A-Za-z_]\w*", lambda found: f"({self.value(found[0], testing) or 0})", said)
         if name := unknown_in(said):
             return unknown(name)
-        said = re.sub(r"\b0+(?=\d)", "", said) or "0"
         if not ARITHMETIC.fullmatch(said) or len(said) > 400 or HUGE.search(said) or said.count("**") > 1:
             return unknown("$((" + readable(text).strip() + "))")
         said = re.sub(r"!(?!=)", " not ", said.replace("&&", " and ").replace("||", " or "))
@@ -883,7 +890,7 @@ class Script:
             words = ["", *words] if words[0] in ("=", "==", "!=") else [*words, ""]
         left, sign, right = words[0], words[1], " ".join(words[2:])
         if sign in ("=", "==", "!="):
-            return fnmatch.fnmatchcase(left, right) == (sign != "!=")
+            return (left == right or whole and fnmatch.fnmatchcase(left, right)) == (sign != "!=")
         if sign == "=~":
             with contextlib.suppress(re.error):
                 return re.search("".join(words[2:]), left) is not None
@@ -902,8 +909,8 @@ class Script:
     def assign(self, word):
         """Assigns a variable. Returns its name."""
         head = word[0][1]
-        found = re.match(r"([A-Za-z_]\w*)(\[([^]]*)\])?(\+?)=", head)
-        name, index, adds = found[1], found[3], found[4] == "+"
+        found = ASSIGNS.match(head)
+        name, index, adds = found[1], found[2], found[3] == "+"
         rest = [("plain", head[found.end() :]), *word[1:]]
         before = self.lookup(name) if adds or index is not None else None
         items = dict(before) if isinstance(before, dict) else {} if before is None else {0: before}
@@ -1034,6 +1041,8 @@ class Script:
             return self.option(*command[1:3])
         elif name in ("read", "mapfile", "readarray", "getopts"):
             return self.reads(name, command[1:], bodies)
+        elif name == "printf" and command[1:2] == ["-v"]:
+            return self.reads(name, command[2:3], [])
         elif name in self.functions:
             return self.call(name, command[1:])
         elif name == "eval":
@@ -1071,10 +1080,12 @@ class Script:
         if name == "echo":
             options = len(list(itertools.takewhile(re.compile("-[neE]+").fullmatch, words)))
             text = " ".join(words[options:]) + ("" if any("n" in each for each in words[:options]) else "\n")
+            text = None if "\\" in text and any("e" in each for each in words[:options]) else text
         elif name == "cat" and words:
             text = self.file(words[0]) if len(words) == 1 else None
         elif name in ("expr", "bc"):
-            text = self.arithmetic(" ".join(words) if name == "expr" else text) if words or text else None
+            said = " ".join(words) if name == "expr" else text if not words else None  # -l divides to decimals
+            text = self.arithmetic(said) if said else None
         elif name not in ("cat", "tee"):
             text = None
         if text is None:
@@ -1121,7 +1132,7 @@ class Script:
             return True
         every = any(each.endswith("d") for each in options)  # read -d '' takes all lines
         text = bodies[-1].strip() if every else bodies[-1].partition("\n")[0].strip()
-        signs = self.value("IFS").strip()
+        signs = self.value("IFS").strip(" \t")
         between = f"[{re.escape(signs)}]" if signs else r"\s+"
         if name != "read" or any("a" in each for each in options):
             cut = re.split(between, text) if name == "read" else bodies[-1].splitlines()

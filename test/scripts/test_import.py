@@ -219,8 +219,9 @@ def test_a_launch_script_of_arrays_and_quoted_blocks_is_planned_as_it_is(tmp_pat
                  "train.beta2": 0.999, "train.weight_decay": 0.01})
     assert "--vocab-size is not given: 50257" in comments and "--save $OUT/here" in comments
     assert plan(tmp_path, config, *B200)["step_ms"] > 0
-    comments, config = converted(tmp_path, "megatron", ARRAYS.replace("megatron", ""), after=["--vocab-size", "32000"])
-    assert config["model"]["vocab"] == 32000
+    comments, config = converted(tmp_path, "megatron", ARRAYS.replace("_gpt", "_bert"), after=["--vocab-size", "32000"])
+    has(config, {"model.vocab": 32000, "model.causal": False, "train.objective": "masked"})
+    assert "model: pretrain_bert.py: attention sees the whole sequence; the head for pairs" in comments
 
 
 def test_the_scripts_gpus_of_a_node_stay_with_a_gpu_that_has_another_number(tmp_path):
@@ -825,6 +826,8 @@ def test_a_file_that_a_command_writes_is_not_what_it_was(text):
 
 
 @pytest.mark.parametrize("text", [
+    "X=1; printf -v X 2", "X=$(echo 7/2 | bc -l)", "X=$(echo -e '1\\n2')", "X=010; X=$((X))",
+    "X=abc; X=${X:$Y}",
     "read -d : X <<<1:2", "read -n 1 X <<<12", "read -rN1 X <<<12", "read -d: X <<<1:2", "mapfile -d , X <<<1,2",
     "mapfile -n 1 X <<<2", "X=$(<no_file)", "X=$(date; exit 0)", "[ $# = 1 ]; X=$(exit; echo 3)",
     "set -- $Y; getopts a X", "set --; OPTIND=; getopts a X",
@@ -901,6 +904,13 @@ def test_a_word_of_too_many_stays_as_it_is_written():
      [["run", "a"], ["run", "-b"]]),
     ("exit | cat; f() { echo 1 | { cat; return; }; echo 2; }; X=$(f); run $X; f | return; run 3",
      [["run", "1", "2"], ["run", "3"]]),
+    ("F=/a/b; P=/; run ${F%/*} ${F#/} ${F#\"$P\"} ${F##*'/'} ${F%c}; L=[1]; [ $L = [1] ] && run 1;"
+     " [ 7B = '7*' ] || run 2",
+     [["run", "/a", "a/b", "a/b", "b", "/a/b"], ["run", "1"], ["run", "2"]]),
+    ("A=(1 2 33); S=1; X=abc; A[${#A[@]}]=4; run ${A[@]:S:1} ${A[@]:$S} ${#A[2]} $((${#A[@]} * S + S)) ${X:S} ${X: -2}",
+     [["run", "2", "2", "33", "4", "2", "5", "bc", "bc"]]),
+    ("IFS=$'\\n' read -d '' -ra A <<<$'c d\\ne'; run \"$(echo \"a)b\")\" \"${A[0]}\";"
+     " for ((i = 0; i < ${#A[@]}; i++)); do run $i; done", [["run", "a)b", "c d"], ["run", "0"], ["run", "1"]]),
     ("run {01..03} {8..010..2} {-01..0}", [["run", "01", "02", "03", "008", "010", "-01", "000"]]),
     ("set -- o; cat >a.sh <<E\nrun \\$1 $1\nexit\nE\nbash a.sh i; run $1", [["bash", "run", "i", "o"], ["run", "o"]]),
 ])
