@@ -126,6 +126,7 @@ def test_files_of_transformers_5_mean_the_same(tmp_path):
     ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, 'rope_scaling is "dynamic", which is unsupported'),
     ({"hidden_size": 64e57}, "hidden_size is 6.4e+58, not a whole number of at most 2^53"),
     ({"num_attention_heads": 33}, "config.json:1: model."),
+    ({"num_attention_heads": 0}, "config.json:1: model.heads: 0 is out of range"),
     ({"num_key_value_heads": "8"}, "num_key_value_heads is not a number of 0 or more"),
     ({"num_hidden_layers": -32}, "num_hidden_layers is not a number of 0 or more"),
     ({"tie_word_embeddings": "false"}, "tie_word_embeddings is not true or false"),
