@@ -285,17 +285,7 @@ def test_threads_of_libraries_in_the_parent_take_no_signal_away(small, tmp_path,
     assert ended.code == 3, ended.stderr
 
 
-@pytest.mark.thorough
-def test_usr1_to_a_bare_mpirun_saves_on_all_ranks_and_ends_with_3(small, tmp_path):
-    saved = tmp_path / "saved"
-    job = running(small, tmp_path, f"checkpoint.dir={saved}", bare=True)
-    job.parent.send_signal(signal.SIGUSR1)
-    ended = ends(job, time.monotonic(), ENDS_WITHIN)
-    last = int(re.search(r"stopped on request after step (\d+); continue with --resume", ended.stderr)[1])
-    assert ended.code == 3 and [path.name for path in saved.iterdir()] == [f"step_{last:08}"]
-
-
-# --- output that cannot be written
+# --- output that is not read
 
 
 def test_a_reader_that_pauses_holds_up_no_request_to_stop_and_loses_no_line(small, tmp_path):
@@ -325,16 +315,3 @@ def test_a_reader_of_messages_that_pauses_holds_up_no_request_to_stop_and_loses_
     ended = ends(job, time.monotonic(), ENDS_WITHIN)
     saved = re.findall(r"saved \S*step_0*(\d+) ", ended.stderr)
     assert ended.code == 3 and saved == [str(step + 1) for step in range(steps_done(tmp_path))], ended.stderr
-
-
-@pytest.mark.parametrize("overrides", [(), ("parallel.pipeline=1", "schedule.bpipe=off")],
-                         ids=["four_ranks", "one_rank"])
-def test_a_reader_that_goes_away_ends_the_run_with_a_checkpoint_and_a_sentence(small, tmp_path, overrides):
-    saved = tmp_path / "saved"
-    job = running(small, tmp_path, f"checkpoint.dir={saved}", "checkpoint.every=0", *overrides)
-    job.parent.stdout.close()
-    wait_until(lambda: job.parent.poll() is not None, "still running", ENDS_WITHIN)
-    said = job.parent.stderr.read().splitlines()
-    job.parent.stderr.close()
-    assert job.parent.returncode == 1 and said[-1].endswith("cannot write to standard output: Broken pipe"), said
-    assert [path.name for path in saved.iterdir()] == [f"step_{steps_done(tmp_path):08}"] and nothing_left(small)

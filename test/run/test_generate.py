@@ -38,16 +38,10 @@ def trained(request, tmp_path_factory):
     return trainer
 
 
-def generate(trainer, prompt, *changes, resume=None, code=0, **more):
-    command, metrics = trainer.prepare({"train.global_batch": 8}, *changes)
-    command += ["--generate", prompt]
-    if resume is not None:
-        command += ["--resume", str(resume)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=120, **more)
-    assert result.returncode == code, result.stderr.decode()
-    assert not metrics.exists(), "without training there are no metrics"
-    return result.stdout.decode() if code == 0 else result.stderr.decode()
+def generate(trainer, prompt, *changes, code=0, **more):
+    result = trainer.run({"train.global_batch": 8}, *changes, code=code, arguments=["--generate", prompt], **more)
+    assert not result.wrote_metrics, "without training there are no metrics"
+    return result.stdout if code == 0 else result.stderr
 
 
 GREEDY = {"sample.temperature": 0, "sample.tokens": 24}
@@ -283,10 +277,9 @@ def test_accuracy_is_what_transformers_finds(trained, exported, tmp_path):
     assert (line["correct"], line["examples"], line["left_out"]) == (right, len(questions), 0)
     assert line["accuracy"] == right / len(questions)
     val = {"data.val": trained.config["data"]["train"], "data.val_batches": 1}
-    command, _ = trained.prepare(val, {"data.hellaswag": str(tmp_path / "questions.bin")})
-    command += ["--validate", "--json", "--resume", str(trained.saved)]
-    said = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
-    assert said["hellaswag"] == {"accuracy": line["accuracy"], "correct": right, "examples": len(questions)}
+    said = trained.run(val, {"data.hellaswag": str(tmp_path / "questions.bin")}, resume=trained.saved,
+                       arguments=["--validate", "--json"]).stdout
+    assert json.loads(said)["hellaswag"] == {"accuracy": line["accuracy"], "correct": right, "examples": len(questions)}
 
 
 @pytest.mark.thorough
@@ -336,30 +329,31 @@ def test_a_request_to_stop_ends_a_long_evaluation(trained, tmp_path, ranks):
     assert checkpoint_names(tmp_path / "saved") == ["step_00000002"]
 
 
+def long_text(trained, ranks):
+    """Starts to generate a text that takes minutes; returns the process once it has loaded the weights."""
+    process = trained.start({"train.global_batch": 8, "sample.tokens": 1000000}, ranks, resume=trained.saved,
+                            arguments=["--generate", "int "])
+    assert any("weights of step" in line for line in process.stderr)
+    return process
+
+
 def test_a_request_to_stop_ends_a_long_text(trained):
-    ranks = layout() if without_mpi() else layout(p=2)
-    command, _ = trained.prepare({"train.global_batch": 8, "sample.tokens": 1000000}, ranks)
-    command += ["--generate", "int ", "--resume", str(trained.saved)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    for line in process.stderr:
-        if "weights of step" in line:
-            break
+    process = long_text(trained, layout() if without_mpi() else layout(p=2))
     time.sleep(1)
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    stdout, stderr = process.communicate(timeout=30)
-    assert process.returncode == 1 and stdout == "" and "stopped on request before the text was complete" in stderr
+    ended = trained.end(process, timeout=30)
+    assert ended.code == 1 and ended.stdout == "", ended.stderr
+    assert "stopped on request before the text was complete" in ended.stderr
 
 
 @needs_ranks
 def test_a_killed_rank_of_a_long_text_leaves_nothing_to_continue(trained):
-    command, _ = trained.prepare({"train.global_batch": 8, "sample.tokens": 1000000}, layout(p=2))
-    command += ["--generate", "int ", "--resume", str(trained.saved)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert any("weights of step" in line for line in process.stderr)
-    os.kill(rank_processes(command[2])[1], signal.SIGKILL)
-    said = process.communicate(timeout=30)[1].splitlines()[-1]
-    assert process.returncode == 1 and "was killed by signal 9" in said and said.endswith("; the job ends"), said
+    process = long_text(trained, layout(p=2))
+    os.kill(rank_processes(process.args[2])[1], signal.SIGKILL)
+    ended = trained.end(process, timeout=30)
+    said = ended.stderr.splitlines()[-1]
+    assert ended.code == 1 and "was killed by signal 9" in said and said.endswith("; the job ends"), said
 
 
 # --- other tokenizers

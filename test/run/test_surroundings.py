@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from harm import launcher_process, small_config
-from trainer_runs import (ROOT, Job, as_options, environment, mpirun, nothing_left, processes_with, socket_inodes,
-                          started, trainer, wait_until, without_mpi, write_config)
+from trainer_runs import (ROOT, Job, as_options, environment, metrics_of, mpirun, nothing_left, processes_with,
+                          socket_inodes, started, trainer, wait_until, without_mpi, write_config)
 
 SOON = 60
 ALONE = ("parallel.pipeline=1", "schedule.bpipe=off")
@@ -36,23 +36,22 @@ def through_bash(script):
     return ["bash", "-c", script, "-"]
 
 
-# --- standard input, output and error that are closed
+# --- standard input, output and error that are closed or cannot be written
 
 
 @each_size
-@pytest.mark.parametrize("closed", [">&-", "<&- >&-"])
-def test_a_closed_standard_output_ends_the_run_and_nothing_is_written_into_another_file(
-    small, tmp_path, overrides, closed):
-    metrics = tmp_path / "metrics.jsonl"
-    job = Job(small, "train.steps=5", f"log.metrics={metrics}", *overrides, prefix=through_bash(f'exec "$@" {closed}'))
-    try:
-        job.parent.wait(SOON)
-    finally:
-        job.parent.kill()
-    ended = job.end()
-    assert ended.code == 1 and ended.said[-1].endswith(
-        "cannot write to standard output: Bad file descriptor"), ended.stderr
-    assert all(line.startswith("{") for line in metrics.read_text().splitlines()) and nothing_left(small)
+@pytest.mark.parametrize("output, why", [
+    (">&-", "Bad file descriptor"), ("<&- >&-", "Bad file descriptor"),
+    ("> /dev/full", "No space left on device"), ("> >(read line)", "Broken pipe"),
+])
+def test_output_that_cannot_be_written_costs_no_work_and_goes_into_no_other_file(
+    small, tmp_path, overrides, output, why):
+    saved, metrics = tmp_path / "saved", tmp_path / "metrics.jsonl"
+    ended = Job(small, *ENDLESS, f"log.metrics={metrics}", f"checkpoint.dir={saved}", "checkpoint.every=0", *overrides,
+                prefix=through_bash(f'exec "$@" {output}')).end()
+    assert ended.code == 1 and ended.said[-1].endswith(f"cannot write to standard output: {why}"), ended.stderr
+    assert all(line.startswith("{") for line in metrics.read_text().splitlines())
+    assert [path.name for path in saved.iterdir()] == [f"step_{len(metrics_of(metrics)):08}"] and nothing_left(small)
 
 
 @each_size
@@ -66,17 +65,6 @@ def test_a_closed_standard_error_changes_nothing_else(small, tmp_path, overrides
 
 
 # --- signals
-
-
-@each_size
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-def test_output_that_cannot_be_written_costs_no_work(small, tmp_path, overrides):
-    saved = tmp_path / "saved"
-    with open("/dev/full", "w") as full:
-        ended = Job(small, *ENDLESS, f"checkpoint.dir={saved}", *overrides, stdout=full).end()
-    assert ended.code == 1 and ended.said[-1].endswith(
-        "cannot write to standard output: No space left on device"), ended.stderr
-    assert [path.name[:5] for path in saved.iterdir()] == ["step_"]
 
 
 @pytest.mark.thorough
@@ -144,13 +132,15 @@ def test_one_request_may_come_as_two_signals(small, tmp_path, overrides):
                                               pytest.param(0, RANKS["four_ranks"], marks=several_ranks),
                                               pytest.param(4, RANKS["four_ranks"], marks=several_ranks)])
 def test_signals_that_the_caller_blocks_or_ignores_are_heard(small, tmp_path, ranks, overrides):
-    """ranks: under a bare mpirun, through which each rank starts in the same way."""
+    """ranks: under a bare mpirun, through which each rank starts in the same way, and hears SIGUSR1."""
     heedless = ["python3", "-c", "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN);"
                 "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); os.execv(sys.argv[1], sys.argv[1:])"]
     job = started(small, tmp_path, *overrides, f"checkpoint.dir={tmp_path}/saved",
                   prefix=[*(mpirun(ranks) if ranks else ()), *heedless])
     ended = job.stop(signal.SIGUSR1)
+    last = int(re.search(r"stopped on request after step (\d+); continue with --resume", ended.stderr)[1])
     assert ended.code == 3 and nothing_left(small), ended.stderr
+    assert [path.name for path in (tmp_path / "saved").iterdir()] == [f"step_{last:08}"]
 
 
 # --- hosts that see different files

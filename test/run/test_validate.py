@@ -3,11 +3,10 @@ test_layouts has other layouts."""
 
 import json
 import re
-import subprocess
 
 import pytest
 
-from trainer_runs import GPT, LLAMA, ROOT, Trainer, saving
+from trainer_runs import GPT, LLAMA, Trainer, saving
 
 
 @pytest.fixture(scope="module", params=[LLAMA, GPT], ids=["llama", "gpt"])
@@ -20,11 +19,9 @@ def trained(request, tmp_path_factory):
 
 
 def validate(trainer, *changes, arguments=(), resume=None, code=0):
-    command, metrics = trainer.prepare(trainer.val, {"data.train": "absent.bin", "data.val_every": 0}, *changes)
-    command += ["--validate", *arguments] + (["--resume", str(resume)] if resume else [])
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == code, ended.stderr
-    assert not metrics.exists()
+    absent = {"data.train": "absent.bin", "data.val_every": 0}
+    ended = trainer.run(trainer.val, absent, *changes, arguments=["--validate", *arguments], resume=resume, code=code)
+    assert not ended.wrote_metrics
     return ended.stdout if code == 0 else ended.stderr
 
 

@@ -401,6 +401,7 @@ class Result:
         lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
         self.steps = {line["step"]: line for line in lines if line["type"] == "step"}
         self.vals = {line["step"]: line["loss"] for line in lines if line["type"] == "val"}
+        self.wrote_metrics = metrics.exists()
 
     def curve(self, first=1):
         """Returns (step, loss, norm) for the steps from `first` on."""
