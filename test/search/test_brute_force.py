@@ -1,12 +1,7 @@
 """Plans drawn independently of the search are not faster; the long form is test/soak/brute_force.py."""
 
-import sys
-
+import brute_force
 import pytest
-from trainer_runs import ROOT
-
-sys.path.insert(0, str(ROOT / "test/soak"))
-import brute_force  # noqa: E402
 
 SMALL = ["model.layers=8", "train.global_batch=16", "hardware.gpu=a100-80g"]
 LONG = ["model.layers=8", "model.seq_len=32768", "train.global_batch=4", "attention.deterministic=off",

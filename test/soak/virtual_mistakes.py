@@ -1,11 +1,9 @@
-"""Checks that the virtual GPU finds every mistake of test/virtual/mistakes.py, with the expected message. Without a
-mistake the copy of the sources builds.
+"""Checks that the virtual GPU, or a seed of layouts.py, finds every mistake of test/soak/mistakes.py, with the
+expected message. Without a mistake the copy of the sources builds.
 
-VIRTUAL_MISTAKES selects some mistakes by name; otherwise all are tried, about half a minute each. The other tables of
-mistakes, whose seeds have to find them, are tried by look_for() here.
+VIRTUAL_MISTAKES selects some mistakes by name; otherwise all are tried, about half a minute each.
 """
 
-import argparse
 import contextlib
 import os
 import re
@@ -13,12 +11,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "test" / "support"), str(ROOT / "test" / "virtual")]
+sys.path.insert(0, str(ROOT / "test" / "support"))
 
+import layouts  # noqa: E402
 import trainer_runs  # noqa: E402
 import virtual_runs  # noqa: E402
 from mistakes import DIFFERS, MISTAKES  # noqa: E402
@@ -32,14 +30,18 @@ def copy_tree(to):
         shutil.copy2(path, to)
 
 
-def build(tree, target="virtual"):
-    command = ["make", "-s", "CC=" + os.environ.get("CC", "gcc"), target]
+def build(tree):
+    command = ["make", "-s", "CC=" + os.environ.get("CC", "gcc"), "programs", "virtual"]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
     return None if done.returncode == 0 else done.stdout + done.stderr
 
 
 def outcome(tree, mistake):
     """Returns the run's stderr if it fails, otherwise `differs` if its figures differ from a CPU's, else `sound`."""
+    if isinstance(mistake.case, int):
+        with tempfile.TemporaryDirectory(dir=tree) as folder:
+            failure = layouts.one(layouts.Bench(Path(folder)), mistake.case)
+        return "sound" if failure is None else str(failure[1])
     if isinstance(mistake.case, str):
         program = virtual_runs.VIRTUAL / mistake.case
         dry = [sys.executable, "-m", "pytest", "-q", f"test/virtual/test_dry.py::{mistake.case}"]
@@ -58,53 +60,18 @@ def outcome(tree, mistake):
 
 
 @contextlib.contextmanager
-def made(tree, mistake, target="virtual"):
+def made(tree, mistake):
     """The copy of the sources with the mistake, built."""
     path = tree / mistake.file
     text = path.read_text()
     assert mistake.right in text, f"{mistake.name}: {mistake.file} has no text that this mistake could replace"
     path.write_text(text.replace(mistake.right, mistake.wrong))
     try:
-        failure = build(tree, target)
+        failure = build(tree)
         assert failure is None, f"{mistake.name}: it does not compile: {failure[-600:]}"
         yield
     finally:
         path.write_text(text)
-
-
-def look_for(description, mistakes, seconds, attempts):
-    """The command line of a table of mistakes. attempts(mistake, folder) yields (seed, function) for the seeds that may
-    reveal it; the function returns a failure's text or None. Ends with 1 if a mistake is missed."""
-    parser = argparse.ArgumentParser(description=description.splitlines()[0])
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--seconds", type=float, default=seconds, help="for each mistake")
-    asked, missed = parser.parse_args(), 0
-    with tempfile.TemporaryDirectory() as folder:
-        tree, runs = Path(folder) / "tree", Path(folder) / "runs"
-        tree.mkdir(), runs.mkdir()
-        copy_tree(tree)
-        trainer_runs.BUILD, virtual_runs.VIRTUAL = tree / "build" / "release", tree / "build" / "virtual"
-        for mistake in mistakes:
-            if asked.names and mistake.name not in asked.names:
-                continue
-            with made(tree, mistake, "virtual" if "virtual" in getattr(mistake, "checks", ()) else "programs"):
-                said = first_seed(mistake, attempts(mistake, runs), asked.seconds)
-            missed += said.startswith("missed")
-            print(said, flush=True)
-    sys.exit(missed > 0)
-
-
-def first_seed(mistake, attempts, seconds):
-    """Returns a line with the first seed that finds the mistake and its message, or with the number of tried seeds."""
-    deadline, tried, last = time.monotonic() + seconds, 0, 0
-    for seed, attempt in attempts:
-        if time.monotonic() > deadline:
-            break
-        tried, last = tried + 1, seed
-        failure = attempt()
-        if failure is not None:
-            return f"found  {mistake.name} at seed {seed}: {' '.join(str(failure).split())[:160]}"
-    return f"missed {mistake.name}: {tried} seeds up to {last}"
 
 
 def main():
@@ -113,7 +80,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
         copy_tree(tree)
-        virtual_runs.VIRTUAL = tree / "build" / "virtual"
+        trainer_runs.BUILD, virtual_runs.VIRTUAL = tree / "build" / "release", tree / "build" / "virtual"
         failure = build(tree)
         assert failure is None, failure
         for mistake in [mistake for mistake in MISTAKES if not chosen or mistake.name in chosen]:

@@ -1,9 +1,9 @@
 """Mistakes that the virtual GPU must find. Each is one replacement in a copy of the sources, a run that triggers it,
 and a pattern that the report must match. `differs`: nothing is reported, but losses or gradients differ from a CPU's.
-The run is one of a trainer with these settings, a program of operation tests, which fails, or a test of dry runs, in
-which the clock disagrees.
+The run is one of a trainer with these settings, a program of operation tests, which fails, a test of dry runs, in
+which the clock disagrees, or a seed of layouts.py, one of whose checks fails.
 
-test/soak/virtual_mistakes.py builds and runs them all.
+virtual_mistakes.py builds and runs them all.
 """
 
 from typing import NamedTuple
@@ -35,7 +35,8 @@ class Mistake(NamedTuple):
     file: str
     right: str
     wrong: str
-    case: tuple | str  # settings of a trainer, the name of a test program of build/virtual, or a test in test_dry.py
+    # Settings of a trainer, the name of a test program of build/virtual, a test in test_dry.py, a seed of layouts.py.
+    case: tuple | str | int
     found: str
     environment: dict = {}
     family: str = "llama"
@@ -295,4 +296,45 @@ MISTAKES = [
     Mistake("a_tensor_ends_one_element_late", "src/cuda/kernels/adamw.cu",
             "if (whole + threadIdx.x < run.end)", "if (whole + threadIdx.x <= run.end)",
             "test_gpu_adamw", f"{FAILS}|cannot reach|{OUTSIDE}"),
+    # --- found by a seed of layouts.py
+    Mistake("gradients_of_slices_are_sharded", "src/config/config.c",
+            "    if (config_slices(config) > 1)\n        return \"gradients are summed over slices",
+            "    if (config_slices(config) > 64)\n        return \"gradients are summed over slices", 301, "^bits: "),
+    Mistake("later_positions_get_no_gradient_on_gpus", "src/cuda/kernels/embedding.cu",
+            "{positions, t.rows, t.hidden, t.batch, 0, places}",
+            "{positions, t.rows, t.hidden, t.batch, 0, t.rows / t.batch}", 170, "^virtual: "),
+    Mistake("odd_pieces_of_probabilities_overlap", "src/model/blocks.c",
+            "piece.saved = i * attention_saved(shape, s->element);",
+            "piece.saved = i * (attention_saved(shape, s->element) - s->element);", 165, "^(bits|one_rank): "),
+    Mistake("data_rank_1_loses_a_piece_of_a_gradient", "src/engine/zero.c",
+            "    zero->started += failed == 0;",
+            "    if (zero->data->rank == 1 && u == 1) zero->stage->be->zero(zero->stage->be, unit->gradients, 4);\n"
+            "    zero->started += failed == 0;", 46, "^(bits|one_rank): "),
+    Mistake("a_ramp_resumed_where_the_batch_changes_is_a_sequence_late", "src/engine/batch.c",
+            "    batch->first_sample = samples;",
+            "    bool changes = step > 0 && config_batch_at(batch->config, step) != config_batch_at(batch->config,"
+            " step + 1);\n"
+            "    batch->first_sample = samples + (changes ? 1 : 0);", 3, "^resume: "),
+    Mistake("bf16_resumes_from_bf16_weights", "src/checkpoint/checkpoint_load.c",
+            "find_(load, tensor->spec, STATE_MASTER) : NULL;", "find_(load, tensor->spec, STATE_WEIGHT) : NULL;",
+            78, "^resume: "),
+    Mistake("keys_of_two_microbatches_share_memory", "src/engine/stage.c",
+            "(microbatch % chunk->kept * chunk->layers + layer) * at->keys_bytes",
+            "(microbatch % (chunk->kept > 2 ? chunk->kept - 1 : chunk->kept) * chunk->layers + layer) * at->keys_bytes",
+            30, "^bits: "),
+    Mistake("a_norm_is_not_computed_again_for_its_weights", "src/model/layer.c",
+            "        block_norm(pass, t[LAYER_NORM1], layer.norm1, NULL, a->x, NULL);\n    }\n    block_weight",
+            "    }\n    block_weight", 14, "^bits: "),
+    Mistake("norms_of_heads_are_not_summed_over_tensor_ranks", "src/model/tensors.c",
+            "return spec->head_summed || (sequence", "return (spec->head_summed && sequence) || (sequence",
+            168, "^one_rank: "),
+    Mistake("data_ranks_mask_like_rank_0", "src/engine/batch.c",
+            "training != NULL ? position + j :", "training != NULL ? first + i * b + j :", 62, "^one_rank: "),
+    Mistake("half_of_the_z_loss_has_a_gradient_on_gpus", "src/cuda/kernels/cross_entropy.cu",
+            "*share += 2.0 * z_loss * log_z;", "*share += z_loss * log_z;", 60, "^virtual: "),
+    Mistake("a_tied_head_is_counted_twice", "src/engine/optimizer.c",
+            "spec->tied_to < 0 && !replica ?", "!replica ?", 2, "^bits: "),
+    Mistake("a_second_part_of_the_rows_overwrites_the_first_one_s_scores", "src/model/experts.c",
+            "be->rows_gather(be, work->dweights + d.begin * k, copies", "be->rows_gather(be, work->dweights, copies",
+            373, "^one_rank: "),
 ]
