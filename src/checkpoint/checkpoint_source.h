@@ -28,8 +28,8 @@ int source_open_manifest(Source *source, const char *dir, const Manifest *manife
 int source_open_model(Source *source, const char *dir, Error *err);
 void source_close(Source *source);
 
-// Sets *sum to a checksum of the files' lengths and of places spread evenly over them: training changes nearly every
-// weight, so two models differ there, and it need not read everything. -1 with err.
+// Sets *sum to a checksum of the files' lengths and of samples spread evenly over them. Training changes nearly every
+// weight, so the samples of two models differ. -1 with err.
 int source_sample(const Source *source, uint64_t *sum, Error *err);
 
 // Returns a tensor, or NULL if no tensor has that name. Names in files may lack the prefix "transformer." or "model.".

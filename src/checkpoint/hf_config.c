@@ -219,7 +219,7 @@ static int load_file_(HfTokenizer *tokenizer, const Config *config, const SideFi
     if (text == NULL) return -1;
     tokenizer->file[tokenizer->count++] = (HfFile){pieces ? "tokenizer.model" : "tokenizer.json", text, (size_t)length};
     tokenizer->end = side->eot;
-    // The text of the end-of-text token, such as "<|end_of_text|>": of the added token that has its id.
+    // The end-of-text token's text, such as "<|end_of_text|>", is in the entry of added_tokens with its id.
     const char *end = pieces ? "</s>" : NULL;
     Json json = {0};
     if (!pieces && json_parse(&json, text, length, "tokenizer.json", NULL) == 0) {

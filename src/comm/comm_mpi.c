@@ -79,7 +79,7 @@ struct Collective {
     CommOperation operation;
     int root; // root of a reduce or broadcast, else NO_ROOT
     CollectivePhase phase;
-    bool direct; // every rank's block is the complete piece: few bytes, one trip
+    bool direct; // few bytes: every rank receives all of them in one step, not in blocks
     CommType type;
     int tag;
     char *out;      // result; also the input of an all_reduce

@@ -307,7 +307,7 @@ static int check_pieces_(Config *config, Error *err) {
     const char *key = config_blame(config, "parallel.context", "model.seq_len");
     if (!config->model.causal)
         return config_error(config, key, err, "context ranks would do unequal work in an encoder; set context: 1");
-    if (slices > 1) return config_error(config, key, err, "ranks compute complete sequences; set schedule.slices: 1");
+    if (slices > 1) return config_error(config, key, err, "context ranks support no slices; set schedule.slices: 1");
     if (s % (2 * c) != 0)
         return config_error(config, key, err, "2 * %lld pieces do not divide seq_len %lld; use %s", c, s,
                             s % 2 == 0 ? first_divisors_(s / 2, LIST) : "an even seq_len");
@@ -534,7 +534,7 @@ static int check_experts_(Config *config, Error *err) {
                    {config->train.balance == BALANCE_LOSS && config_slices(config) > 1, "train.balance",
                     "the balance loss counts complete sequences; use slices: 1, or balance: off"},
                    {config->train.balance == BALANCE_BIAS && m->router != ROUTER_SIGMOID, "train.balance",
-                    "only the scores of router sigmoid have a bias; use it, or balance: loss"},
+                    "bias needs model.router: sigmoid; set that, or use loss"},
                    {config->parallel.tensor > 1 && config->parallel.overlap >= OVERLAP_2, "parallel.overlap",
                     "a model with experts cannot split forward products; use auto, on or off"});
 }

@@ -112,7 +112,7 @@ double cost_experts(const Cost *cost, int64_t rows, int64_t experts, int64_t n, 
     static const double READ = 0.8, LAUNCH = 3.5e-6; // share of a pass; seconds
     double sum = gradient ? (double)rows / (double)experts : (double)k, weights = (double)n * (double)k;
     if (rows == 0) return 0;
-    if (experts == 1) // a normal product; a sum over rows reads them in pieces, whatever their number
+    if (experts == 1) // a normal product; a weight gradient pads its rows to a multiple of 8
         return gradient ? cost_product(cost, 1, n, k, (rows + 7) / 8 * 8) + cost_adding(cost, weights)
                         : cost_product(cost, 1, rows, n, k);
     double flops = 2 * (double)rows * weights * (1 + cost->half / sum);

@@ -192,7 +192,7 @@ Backend *device_open(Device *device, const Config *config, World *world, int thr
 Backend *device_open_one(const Config *config, Error *err) {
     char why[256];
     if (count_gpus_(config, why) > 0) return create_gpu_(config, 0, err);
-    config_error(config, "hardware.device", err, "there is no GPU here to measure: %s; or set hardware.device: cpu",
+    config_error(config, "hardware.device", err, "no GPU to measure: %s; to measure CPUs, set hardware.device: cpu",
                  why);
     return NULL;
 }

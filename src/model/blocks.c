@@ -304,8 +304,7 @@ static Keys keys_of_(const Pass *pass, int i) {
     return keys;
 }
 
-// Copies this rank's and slice's keys and values from qkv to pass->keys, and gathers the other context ranks' keys and
-// values.
+// Copies keys and values of this rank's slice from qkv to pass->keys, and gathers those of the other context ranks.
 static void gather_keys_(Pass *pass, const void *qkv) {
     const Shape *s = pass->shape;
     char *all = pass->keys;

@@ -31,11 +31,11 @@ bool foreign_deals(const Config *config);
 void foreign_deal(Config *config);
 
 // Returns the bytes of a stage's weights, gradients and optimizer states if `shards` ranks share them. again: weights
-// are gathered for each use, so only two layers' weights and gradients are complete at a time. `error` is included.
+// are gathered for each use, so only two layers' weights and gradients are complete at a time. Includes `error`.
 int64_t foreign_states(const Config *config, const StageShape *at, int64_t parameters, int64_t shards, bool again);
 
 // Return the bytes of one microbatch that the program keeps in the largest chunk; write all other bytes of a stage with
-// `parameters` parameters on all tensor ranks together. `error` is included.
+// `parameters` parameters on all tensor ranks together. Both include `error`.
 int64_t foreign_bundle(const Config *config, const StageShape *at);
 void foreign_bytes(MemoryBytes *memory, const Config *config, const StageShape *at, int64_t parameters);
 

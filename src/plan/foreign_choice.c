@@ -136,8 +136,8 @@ static int planned_rows_(const PlanAnswer *answer, Grid *grid, Error *err) {
     return 0;
 }
 
-// Rows of data ranks that share parameters. `group` ranks share a shard's states: all copies, or with HSDP a part of
-// them. again: weights are gathered for each use (ZeRO-3), two layers at a time.
+// Adds the row of FSDP, or of HSDP if the states are divided among `group` ranks, fewer than all copies. again: weights
+// are gathered for each use (ZeRO-3), two layers at a time.
 static void sharded_row_(const PlanAnswer *answer, Grid *grid, const char *what, int64_t group, bool again) {
     const Config *config = &answer->config;
     const ParallelConfig *at = &config->parallel;

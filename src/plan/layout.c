@@ -412,7 +412,7 @@ int layout_distance(const RunLayout *from, const RunLayout *to, LayoutMask mask)
         int64_t value = settled_(i, from, to), wanted = layout_get(to, i);
         if ((mask >> i & 1) == 0 || row->free || (row->belongs != NULL && !row->belongs(to))) continue;
         if (value == row->open) value = row->undecided;
-        changes += row->rules != NULL ? value != 0 || wanted != 0 : value != wanted; // rules rarely give equal lists
+        changes += row->rules != NULL ? value != 0 || wanted != 0 : value != wanted; // a list counts as changed
     }
     return changes;
 }

@@ -171,7 +171,7 @@ char *plan_head_text(const Planner *planner, const Config *config, char text[PLA
 
 void plan_print_replaced(const Config *config, FILE *file) {
     if (config->replaced[0] != '\0')
-        grid_line(file, "replaced", "by -o hardware.gpu=%s: %s; an -o of the key keeps it",
+        grid_line(file, "replaced", "by -o hardware.gpu=%s: %s; to keep a value, set it with -o",
                   gpu_row(config->hardware.gpu)->word, config->replaced);
 }
 

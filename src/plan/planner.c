@@ -247,8 +247,8 @@ static int ask_both_(const Planner *planner, const Config *config, bool timed, F
     int status[2] = {0};
     unmeasured.measured = false;
     decided[0].schedule.split_backward = SPLIT_OFF, decided[1].schedule.split_backward = SPLIT_ON;
-    // With a thousand stages, the lists of each of the two take half a second. If timed, the second plan is given up
-    // where it saves too little, so it needs the first one's time; only its lists are made meanwhile.
+    // With a thousand stages, making the lists of one plan takes half a second, so both are made in parallel. If timed,
+    // the second simulation waits for the first, whose time bounds it: it stops once it saves too little.
 #pragma omp parallel for
     for (int i = 0; i < 2; i++) {
         bool waits = timed && i == 1;

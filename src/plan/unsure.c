@@ -50,7 +50,7 @@ int unsure_find(Unsure *unsure, const Doubters *doubters, Config *config, const 
         bool gpus = !hardware->cpu && config->parallel.tensor > 1 && config->parallel.sequence;
         Forecast again;
         unsure->step[i] = forecast->time.step;
-        // A doubt may not change this plan.
+        // Whether this doubt can change this plan.
         unsure->applies[i] = !timed                      ? hardware->memory_bytes > 0 || hardware->host_bytes > 0
                              : !forecast->time.known     ? false
                              : hardware->cost.flops == 0 ? false

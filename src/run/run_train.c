@@ -111,7 +111,7 @@ static void say_tokens_(const Run *run) {
     if (steps != config_steps_for_tokens(config, 0, 0) || steps == needed) return;
     log_status(
         &run->all,
-        "%lld steps (train.steps) take %lld tokens, not the %lld of train.tokens, since those before had another "
+        "%lld steps (train.steps) take %lld tokens, not the %lld of train.tokens, since earlier steps had another "
         "batch or length; for train.tokens set train.steps to %lld",
         (long long)steps, (long long)(batch_position(&run->batch, steps) * config->model.seq_len),
         (long long)config->train.tokens, (long long)needed);

@@ -32,7 +32,7 @@ Schedule *schedule_forward_like(const Schedule *like, int microbatches) {
     schedule->placement = like->placement;
     schedule->edge_buffers = like->edge_buffers;
     size_t all = (size_t)like->stages * (size_t)like->chunks;
-    int *done = xcalloc(all, sizeof *done), *started = xcalloc(all, sizeof *started); // started: done in this unit, too
+    int *done = xcalloc(all, sizeof *done), *started = xcalloc(all, sizeof *started); // started: done or running
     ActionList *lists = xcalloc((size_t)like->stages, sizeof *lists);
     for (bool ran = true; ran;) { // one unit of time
         ran = false;

@@ -174,7 +174,7 @@ static void prepare_edge_(SimRun *run, Edge *edge, int from, int to) {
     if (run->shares != NULL) edge->share = simrun_share(onward ? costs->shares->down : costs->shares->up, link);
 }
 
-// Returns the durations of the compute actions of stage s from index `at` on.
+// Returns the total duration of the compute actions of stage s from index `at` on.
 static double work_(const SimRun *run, int s, int64_t at) {
     const SimStage *stage = &run->stages[s];
     double work = 0;

@@ -131,7 +131,7 @@ static void advance_all_(SimRun *run) {
 }
 
 void simrun_run_ahead(SimRun *run) {
-    // A number above the messages that an edge can have in transit; a file may name any number of edge buffers.
+    // The window exceeds the messages in transit on any edge; a file may name more edge buffers than messages.
     int edges = 2 * run->schedule->stages * run->schedule->chunks, window = run->window = 4;
     int64_t messages = (int64_t)run->schedule->microbatches * run->schedule->slices;
     while (window < 4 * min_i64(run->schedule->edge_buffers, messages)) window = run->window *= 2;

@@ -50,7 +50,7 @@ static bool oldest_weight_(Counting *at) {
     return true;
 }
 
-// Appends a phase: `times` times the actions in turn. "F0" is a forward of chunk 0; "W" is oldest_weight_'s. Actions of
+// Appends a phase: `actions`, repeated `times` times. "F0" is a forward of chunk 0; "W" is oldest_weight_'s. Actions of
 // microbatches that do not exist are left out.
 static void phase_(Counting *at, int times, const char *actions) {
     for (int i = 0; i < times; i++)

@@ -188,7 +188,7 @@ static void sweep_row_(const Sweep *sweep, int index) {
     }
     // 3. The row.
     if (config.replaced[0] != '\0')
-        snprintf(row->replaced, sizeof row->replaced, "hardware.gpu=%s replaces %s; an -o of the key keeps it",
+        snprintf(row->replaced, sizeof row->replaced, "hardware.gpu=%s replaces %s; to keep a value, set it with -o",
                  gpu_row(config.hardware.gpu)->word, config.replaced);
     if (status == 0) row->hardware = planner->hardware, row->measured = planner->measured;
     else row->refused = err, *forecast = (Forecast){0};
