@@ -286,8 +286,8 @@ def convert_experts(s, config, gated):
     ranks = s.number("expert-model-parallel-size", int, 1, low=1, high=65536)
     e = parallel["expert"] = ranks * cut if count % (ranks * cut) == 0 else ranks
     if t * parallel["context"] * parallel["data"] % e != 0 or count % e != 0:
-        raise Failure(f"{s.spelling('num-experts')} {count}: {e} expert ranks have to divide the experts and a stage's"
-                      f" {t * parallel['context'] * parallel['data']} ranks; give --gpus N")
+        raise Failure(f"{s.spelling('expert-model-parallel-size')} {ranks}: {e} does not divide both the {count} experts"
+                      f" and the {t * parallel['context'] * parallel['data']} ranks of a stage; give --gpus N")
     if cut > 1:
         s.say("world", f"experts are sharded over {cut} tensor ranks there; here every expert is whole, on"
                        f" {parallel['expert']} ranks")
@@ -644,8 +644,10 @@ def convert_attention(s, config):
     asked = [s.flag(name) for name in kinds]
     flash = any(asked) or backend in ("flash", "fused") or fused
     if not flash and backend == "auto":
-        s.say("speed", f"attention is not fused there (no {s.spelling('use-flash-attn')}): attention.mode none is"
-                       " planned")
+        s.say("speed", f"attention is not fused there (no {s.spelling('use-flash-attn')}), nor planned so")
+    elif fused and not any(asked):  # older programs had no flash attention without a flag
+        s.say("speed", f"{s.spelling('attention-backend')} is not given: flash attention is planned; with"
+                       f" {s.spelling('transformer-impl')} local it is not")
     attention["mode"] = "flash" if flash else "none"
     attention["softmax"] = "unfused" if s.flag("no-masked-softmax-fusion") and not flash else "megatron"
     own = [s.flag("reset-attention-mask"), s.flag("dataloader-inter-document-masking")]

@@ -154,12 +154,6 @@ int64_t config_layers(const Config *config, int virtual_stages, int g) {
     return even_layers_(config->model.layers, virtual_stages, g);
 }
 
-int64_t config_first_layer(const Config *config, int virtual_stages, int g) {
-    int64_t first = 0;
-    for (int i = 0; i < g; i++) first += config_layers(config, virtual_stages, i);
-    return first;
-}
-
 int64_t config_targets(const Config *config) {
     int64_t length = config->model.seq_len, chosen = (15 * length + 50) / 100;
     return config->train.objective == OBJECTIVE_NEXT ? length : chosen > 0 ? chosen : 1;

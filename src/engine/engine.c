@@ -91,7 +91,6 @@ static char *engine_text_(const Engine *engine, const Action *action, char text[
 
 // ---------------------------------------------------------------- the queue
 
-// Returns the pool of a transfer's slot.
 static SlotPool *pool_of_(Engine *engine, ActionKind kind) {
     return kind == ACTION_EVICT || kind == ACTION_LOAD ? &engine->own : &engine->lent;
 }

@@ -126,7 +126,6 @@ static void add_alias_(const Stage *stage, const Tensor *head) {
     stage->be->zero(stage->be, head->gradient, head->count * 4);
 }
 
-// Sums a piece's gradient over the ranks of a group.
 static int sum_piece_(Comm *comm, TensorPiece piece, Error *err) {
     if (piece.begin >= piece.end) return 0;
     return comm_collect_now(comm, COMM_ALL_REDUCE, piece.gradient, piece.gradient, piece.end - piece.begin, COMM_FLOAT,

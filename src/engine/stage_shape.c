@@ -38,12 +38,12 @@ static void shape_chunks_(StageShape *at, const Config *config, const Schedule *
     for (int c = 0; c < at->chunks; c++) {
         StageChunk *chunk = &at->chunk[c];
         int g = schedule_virtual(schedule, at->stage, c);
-        *chunk = (StageChunk){.first_layer = config_first_layer(config, virtual_stages, g),
-                              .layers = config_layers(config, virtual_stages, g),
+        *chunk = (StageChunk){.layers = config_layers(config, virtual_stages, g),
                               .before = at->layers,
                               .kept = kept != NULL ? kept[c] : schedule->slices > 1,
                               .first = g == 0,
                               .last = g == virtual_stages - 1};
+        for (int i = 0; i < g; i++) chunk->first_layer += config_layers(config, virtual_stages, i);
         chunk->dense = max_i64(0, min_i64(chunk->layers, config->model.dense_layers - chunk->first_layer));
         at->layers += chunk->layers;
         at->first |= chunk->first;

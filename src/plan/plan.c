@@ -293,7 +293,6 @@ char *plan_parameters_text(int64_t parameters, const ModelConfig *model, char te
     return text;
 }
 
-// Prints the host memory of the stage that needs most.
 static void print_host_(const Plan *plan, FILE *file) {
     int most = 0;
     char text[512] = "";

@@ -18,7 +18,6 @@ static const char *const lines_[WATERFALL_LINES] = {
     "tensor collectives", "experts' exchange",    "imbalance", "idle",
     "messages",           "sums over data ranks", "optimizer"};
 
-// Returns whether a line is printed.
 static bool told_(const Waterfall *fall, int line) {
     return fall->experts || (line != WATERFALL_EXCHANGE && line != WATERFALL_UNEVEN);
 }

@@ -50,7 +50,6 @@ static TcpAddress four_(in_addr_t address) {
     return (TcpAddress){.four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(address)}};
 }
 
-// Listens at a free port of an address.
 static int tcp_listen_(TcpAddress at) {
     int file = socket(at.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), off = 0, data_within_s = 5;
     if (file < 0) return -1;

@@ -151,7 +151,6 @@ static void line_of_changes_(const Config *from, const Config *to, const char *l
     free(text);
 }
 
-// Returns why a candidate does not survive.
 static const char *loses_text_(const Candidate *candidate) {
     if (candidate->fails == DOUBT_RESERVE && candidate->robust < 1) // it fits with more in reserve
         return "slower than others if 4 GiB more are needed";

@@ -398,6 +398,7 @@ def test_a_growing_batch_has_the_samples_of_megatrons(tmp_path):
     ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ettt|ttL --nproc-per-node 8",
      "2 parts of 5 layers"),
     ("--recompute-granularity some --nproc-per-node 8", "is neither full nor selective"),
+    (f"{MIXTURE} --expert-model-parallel-size 3 --nproc-per-node 8", "--expert-model-parallel-size 3: 3 does not divide"),
     ("", "the number of GPUs is not known"),
 ])
 def test_words_that_cannot_be_planned_are_refused(more, sentence):
@@ -460,6 +461,8 @@ def test_a_flag_becomes_its_key(tmp_path, more, key, value):
 
 @pytest.mark.parametrize("more, sentence", [
     ("", "--use-distributed-optimizer is not given: every data rank holds all optimizer state there"),
+    ("", "--attention-backend is not given: flash attention is planned"),
+    ("--transformer-impl local --recompute-activations", "(no --use-flash-attn), nor planned so"),
     ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
      "inputs of one in 4 layers are kept there"),
     ("--lr-decay-style inverse-square-root", "--lr-decay-style inverse-square-root: cosine is planned"),
