@@ -93,19 +93,14 @@ function question(free = false) {
 
 // Returns the overrides that make a row of the table the plan's own schedule.
 function rowOverrides(row) {
-  const one = (key, value) => value === null || value === undefined ? [] : [`${key}=${Array.isArray(value) ? JSON.stringify(value).replace(/"/g, "") : value}`];
-  const chunked = row.chunks > 1;
-  return [...one("schedule.name", row.name), ...one("schedule.split_backward", row.split_backward),
-          ...(chunked ? one("schedule.chunks", row.chunks) : []), ...(row.group ? one("schedule.group", row.group) : []),
-          ...(row.delay ? one("schedule.delay", row.delay) : []), ...one("attention.mode", row.attention),
-          ...one("schedule.recompute_layers", row.recompute_layers), ...one("schedule.bpipe", row.bpipe),
-          ...(row.bpipe === "on" ? [...one("schedule.evict_to", row.evict_to), ...one("schedule.slots", row.slots),
-                                    ...(row.load_ahead ? one("schedule.load_ahead", row.load_ahead) : [])] : []),
-          ...one("schedule.recompute", row.recompute)];
+  const keys = ["name", "chunks", "slices", "group", "delay", "split_backward", "recompute_layers", "recompute", "bpipe",
+                ...(row.bpipe === "on" ? ["evict_to", "slots", "load_ahead"] : [])];
+  const text = (value) => Array.isArray(value) ? `[${value}]` : value ?? "auto";
+  return [...keys.map((key) => `schedule.${key}=${text(row[key])}`), `attention.mode=${text(row.attention)}`];
 }
 
 function rowName(row) {
-  return row.name + (row.chunks > 1 ? ` x${row.chunks}` : "") + (row.group ? ` group ${row.group}` : "") + (row.delay ? ` delay ${row.delay}` : "") +
+  return row.name + (row.chunks > 1 ? ` x${row.chunks}` : "") + (row.slices > 1 ? ` slices ${row.slices}` : "") + (row.group ? ` group ${row.group}` : "") + (row.delay ? ` delay ${row.delay}` : "") +
          (row.split_backward === "on" ? " split" : "") + (row.bpipe === "on" ? `, BPipe to ${row.evict_to}` : "") +
          (row.recompute_layers && String(row.recompute_layers) !== "0" ? `, recompute ${row.recompute_layers}` : "") +
          (row.recompute && row.recompute !== "none" ? `, ${row.recompute}` : "");

@@ -251,6 +251,18 @@ def test_a_mixture_of_experts_has_active_parameters_and_a_short_run_has_hours(op
     opened.wait_for("/the run takes [\\d.]+ hours/.test(byId('answer').textContent)")
 
 
+def test_a_row_that_is_drawn_is_that_of_the_table_whatever_the_keys_say(opened):
+    opened.evaluate("Object.assign(state, {config: 'llama65b', gpu: 'h100', p: '4', t: '8', d: '1', b: '1', rows: [],"
+                    " batch: '64', more: 'schedule.name=interleaved\\nschedule.slices=4\\nschedule.chunks=2'}); fill();"
+                    " window.drawn = null; ask().then(async () => {"
+                    " for (const wanted of [(row) => row.name === 'gpipe', (row) => row.slices > 1])"
+                    " await addRow(shown.plan.schedules.find(wanted), shown.serial, false);"
+                    " window.drawn = shown.traces.slice(1); }); 0")
+    opened.wait_for("window.drawn !== null")
+    assert opened.evaluate("drawn.length === 2 && drawn.every((one) => one.plan.step_ms === one.row.step_ms)")
+    assert opened.evaluate("new Set(shown.plan.schedules.map(rowName)).size === shown.plan.schedules.length")
+
+
 def test_the_atlas_shows_every_case_and_searches_it_again(tmp_path):
     cases = json.loads((ROOT / "studies/atlas.json").read_text())["cases"]
     small = next(n for n, case in enumerate(cases) if case["gpus"] == 8 and case["best"])
