@@ -62,9 +62,9 @@ TEST(integers_are_exact_to_64_bits) {
 
 TEST(texts_are_decoded) {
     AutoJson json =
-        parsed("\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u0041\\u00e4\\u20AC\\ud83d\\ude00 \xc3\xa4 \xf0\x9f\x98\x80\"");
+        parsed("\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u0041\\u00e4\\u20AC\\ud83d\\ude00\\ue000 \xc3\xa4 \xf0\x9f\x98\x80\"");
     assert_string_equal(json.root->text,
-                        "\"\\/\b\f\n\r\tA\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80 \xc3\xa4 \xf0\x9f\x98\x80");
+                        "\"\\/\b\f\n\r\tA\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80\xee\x80\x80 \xc3\xa4 \xf0\x9f\x98\x80");
 }
 
 TEST(what_is_written_reads_back) {

@@ -285,6 +285,7 @@ static const BadInput excluded[] = {
     {BASE, "train.fp8=tensor", "-o train.fp8: ", "needs train.precision bf16; use bf16, or fp8 off"},
     {BASE "train: {precision: bf16, fp8: tensor}\n", "model.ffn=40", "",
      "ffn / tensor to be a multiple of 16 (mx: 32); use fewer tensor ranks, or fp8 off"},
+    {BASE "train: {precision: bf16, fp8: mx}\n", "model.ffn=48", "", "ffn / tensor to be a multiple of 16 (mx: 32)"},
     {EIGHT("hardware: {device: cuda, gpu: a100-80g}\n"), "train.fp8=tensor",
      "-o train.fp8: ", "needs Hopper or Blackwell GPUs (H100 and newer); use off"},
     {EIGHT("hardware: {device: cuda, gpu: h100}\n"), "train.fp8=mx",

@@ -73,6 +73,9 @@ def rows_hold_what_they_say(trace):
     for pid in trace.ranks:
         assert all(event["name"][0] in "FBIW" and event["cat"] == "compute" for event in trace.spans[pid, COMPUTE])
         assert all(event["name"][0] in "EALR" and event["cat"] == "transfer" for event in trace.spans[pid, TRANSFERS])
+        for event in trace.spans[pid, COMPUTE]:
+            of = [event["args"][key] for key in ("microbatch", "chunk") if key in event["args"]]
+            assert event["name"][1:] == ".".join(map(str, of))
     return True
 
 

@@ -131,11 +131,12 @@ def test_good_gpus_are_as_fast_as_planned(tmp_path, overrides, nodes):
     assert all(item["of_plan"] == pytest.approx(1, abs=0.1) for item in found["ranks"] + found["links"])
 
 
-def test_a_gpu_below_the_median_is_named_and_costs_what_it_takes(tmp_path):
-    ended = virtual(tmp_path, *EIGHT, VIRTUAL_SLOW="product@5@1.125")
+@pytest.mark.parametrize("overrides, rank", [(EIGHT, 5), (("parallel.pipeline=1", "parallel.tensor=2"), 1)])
+def test_a_gpu_below_the_median_is_named_and_costs_what_it_takes(tmp_path, overrides, rank):
+    ended = virtual(tmp_path, *overrides, VIRTUAL_SLOW=f"product@{rank}@1.125")
     assert ended.returncode == 1, ended.stderr[-1000:]
-    assert ": product 11 % below the median\n" in ended.stdout and "\nrank 5 (host " in ended.stdout
-    assert "rank 5 (host " in ended.stderr.splitlines()[-1]
+    assert ": product 11 % below the median\n" in ended.stdout and f"\nrank {rank} (host " in ended.stdout
+    assert f"rank {rank} (host " in ended.stderr.splitlines()[-1]
     assert "a step would take 1.1" in ended.stderr.splitlines()[-1]
 
 
