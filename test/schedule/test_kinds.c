@@ -266,6 +266,7 @@ static void look_at_host(const View *view) {
     const Schedule *base = view->base;
     if (spec->microbatches > 5 * spec->stages && last_stages == 0) return;
     int slots = bpipe_least_slots(base, EVICT_TO_HOST), ahead = bpipe_load_ahead(base, EVICT_TO_HOST);
+    assert_true(slots >= 2 || base->slots < 2); // one loads while the other computes
     for (int more = 0; more < 3; more++) {
         AutoSchedule *schedule = assert_made(bpipe_balance(base, slots + more, EVICT_TO_HOST, ahead, &unit_error));
         schedule_assert_sound(schedule);
