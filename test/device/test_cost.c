@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static Cost cost_with(const char *word, int deterministic) {
+static Cost cost_with(const char *word, int deterministic, double share) {
     static Config config;
     memset(&config, 0, sizeof config);
     for (int i = 1; gpu_words[i] != NULL; i++)
@@ -19,13 +19,13 @@ static Cost cost_with(const char *word, int deterministic) {
     assert_non_null(gpu);
     config.hardware.tensor_gb_s = gpu->link_gb_s;
     config.attention.deterministic = deterministic;
-    config.hardware.run_share = 1;
+    config.hardware.run_share = share;
     Cost cost;
     cost_of_gpu(&cost, &config, gpu->bf16 * 1e12);
     return cost;
 }
 
-static Cost cost_of(const char *word) { return cost_with(word, DETERMINISTIC_OFF); }
+static Cost cost_of(const char *word) { return cost_with(word, DETERMINISTIC_OFF, 1); }
 
 typedef struct Table {
     FILE *file;
@@ -105,7 +105,7 @@ TEST(attention_is_within_5_percent_of_its_tables) {
         {"a100", "a100-80g"}, {"h200_trainer", "h200"}, {"gb200", "gb200"}, {"gb300", "gb300"}};
     for (int g = 0; g < 4; g++) {
         bool ours = strcmp(words[g][0], "h200_trainer") == 0;
-        Cost cost = cost_with(words[g][1], ours ? DETERMINISTIC_ON : DETERMINISTIC_OFF);
+        Cost cost = cost_with(words[g][1], ours ? DETERMINISTIC_ON : DETERMINISTIC_OFF, 1);
         Table t = table("attention");
         double error = 0;
         int count = 0;
@@ -251,6 +251,13 @@ TEST(rows_of_operands_that_are_not_16_bytes_wide_cost_a_third_of_the_rate) {
     Cost cost = cost_of("h100");
     double ratio = cost_product(&cost, 1, 8192, 10922, 4096) / cost_product(&cost, 1, 8192, 10944, 4096);
     assert_true(ratio > 1.4 && ratio < 1.5);
+}
+
+TEST(runs_reach_their_share_of_every_rate) {
+    Cost all = cost_of("h100"), half = cost_with("h100", DETERMINISTIC_OFF, 0.5);
+    assert_true(half.efficiency == 0.5 * all.efficiency && half.memory_rate == 0.5 * all.memory_rate);
+    assert_true(half.flash_forward.share == 0.5 * all.flash_forward.share);
+    assert_true(half.flash_backward.share == 0.5 * all.flash_backward.share);
 }
 
 TEST(a_gpu_without_tables_is_said_to_be_planned_by_its_data_sheet) {
