@@ -1,6 +1,6 @@
 // Every schedule of the table: sound, within its slots, and idle for as long as the formula predicts if F, B and W take
 // equal times. `test_kinds all [FIRST LAST]` checks every m <= 256 for FIRST to LAST stages (default 1 to 32); the test
-// checks a selection. `test_kinds tables` prints the figures of docs/schedules.md and docs/bpipe.md.
+// checks a selection.
 #define UNIT_OWN_MAIN
 #include "schedule/study.h"
 #include "schedules.h"
@@ -330,114 +330,12 @@ TEST(illegal_specs_are_refused_with_the_key_to_blame) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Figures
-
-static int64_t moved(const Schedule *schedule) {
-    int64_t count = 0;
-    for (int s = 0; s < schedule->stages; s++) count += schedule_actions(schedule, s, ACTION_EVICT);
-    return count;
-}
-
-static void print_over(const Schedule *schedule, double ideal) {
-    printf(" %.1f / %.1f | %.1f / %.1f |\n", 100 * (makespan(schedule, 1, 1, 1, 0, 0.5) / ideal - 1),
-           100 * (makespan(schedule, 1, 1, 1, 0.05, 0.5) / ideal - 1),
-           100 * (makespan(schedule, 1, 1.375, 0.75, 0, 0.5) * 3 / 3.125 / ideal - 1),
-           100 * (makespan(schedule, 1, 1.375, 0.75, 0.05, 0.5) * 3 / 3.125 / ideal - 1));
-}
-
-static void print_row(const ScheduleKind *kind, ScheduleSpec spec, const char *label) {
-    AutoSchedule *base = made(kind, &spec);
-    double ideal = 3.0 * spec.microbatches, chunks = base->chunks;
-    printf("| %s | %.4g | 0 |", label, base->slots / chunks);
-    print_over(base, ideal);
-    for (int target = EVICT_TO_PEER; target <= EVICT_TO_HOST; target++) {
-        if (target == EVICT_TO_PEER ? !kind->pairs : strcmp(kind->name, "v-half") != 0) continue;
-        int slots = bpipe_least_slots(base, (EvictTarget)target) + (target == EVICT_TO_HOST);
-        if (slots >= base->slots) continue;
-        AutoSchedule *schedule =
-            bpipe_balance(base, slots, (EvictTarget)target, bpipe_load_ahead(base, (EvictTarget)target), NULL);
-        printf("| %s, evicting to %s | %.4g | %.4g |", label, target == EVICT_TO_HOST ? "host" : "partner",
-               slots / chunks, (double)moved(schedule) / chunks);
-        print_over(schedule, ideal);
-    }
-}
-
-static const struct {
-    const char *name, *label;
-    ScheduleSpec spec;
-} rows[] = {{"1f1b", "1f1b", {0}},
-            {"1f1b", "1f1b, split_backward on", {.split = true}},
-            {"zb-d", "zb-d, delay 1", {.delay = 1}},
-            {"zb-d", "zb-d (ZB-H1)", {.delay = SCHEDULE_DELAY_MOST}},
-            {"interleaved", "interleaved, chunks 2", {.chunks = 2}},
-            {"interleaved", "interleaved, chunks 4", {.chunks = 4}},
-            {"gis", "gis, chunks 2", {.chunks = 2}},
-            {"gis", "gis, chunks 4", {.chunks = 4}},
-            {"gis", "gis, chunks 2, group half", {.chunks = 2, .group = SCHEDULE_GROUP_HALF}},
-            {"gis", "gis, chunks 4, group half", {.chunks = 4, .group = SCHEDULE_GROUP_HALF}},
-            {"v-half", "v-half", {0}},
-            {"v-min", "v-min", {0}},
-            {"zb-v", "zb-v", {0}},
-            {"dualpipe-v", "dualpipe-v", {0}}};
-
-enum { ROWS = sizeof rows / sizeof rows[0] };
-
-static ScheduleSpec spec_of(int row, int p) {
-    ScheduleSpec spec = rows[row].spec;
-    spec.stages = p;
-    spec.microbatches = 8 * p;
-    return spec;
-}
-
-static void print_table(int p) {
-    printf("\np = %d, m = %d: step over m(F+B+W), %%; without / with messages of 0.05 F\n", p, 8 * p);
-    printf("| schedule | bundles | moved | F, B, W = 1, 1, 1 | 1, 1.375, 0.75 |\n|---|---|---|---|---|\n");
-    for (int i = 0; i < ROWS; i++)
-        print_row(&schedule_kinds[schedule_kind_index(rows[i].name)], spec_of(i, p), rows[i].label);
-}
-
-// Prints the cost of BPipe for one schedule, by transfer time; evicts to the partner if possible, else to the host.
-static void print_losses(const ScheduleKind *kind, const ScheduleSpec *spec, const char *label) {
-    static const double transfers[] = {0.5, 1, 1.5, 1.75, 2, 2.5, 3};
-    EvictTarget target = kind->pairs ? EVICT_TO_PEER : EVICT_TO_HOST;
-    AutoSchedule *base = made(kind, spec);
-    int slots = bpipe_least_slots(base, target), half = base->slots / 2, chunks = base->chunks;
-    if (target == EVICT_TO_HOST && slots < half) slots = half;
-    AutoSchedule *schedule =
-        slots >= base->slots ? NULL : bpipe_balance(base, slots, target, bpipe_load_ahead(base, target), NULL);
-    if (schedule != NULL) {
-        double plain = makespan(base, 1, 1, 1, 0, 0);
-        printf("| %s%s | %.4g | %.4g | %.4g |", label, target == EVICT_TO_HOST ? ", to the host" : "",
-               (double)base->slots / chunks, (double)slots / chunks, (double)moved(schedule) / chunks);
-        for (int i = 0; i < 7; i++)
-            printf(" %.1f %% |", 100 * (makespan(schedule, 1, 1, 1, 0, transfers[i]) / plain - 1));
-        printf("\n");
-    }
-}
-
-static void print_losses_table(int p) {
-    printf("\np = %d, m = %d, F = B = W = 1: step time lost to evicting, by the time of one transfer of a bundle\n", p,
-           8 * p);
-    printf("| over | bundles | with BPipe | moved | 0.5 | 1 | 1.5 | 1.75 | 2 | 2.5 | 3 |\n");
-    printf("|---|---|---|---|---|---|---|---|---|---|---|\n");
-    for (int i = 0; i < ROWS; i++) {
-        ScheduleSpec spec = spec_of(i, p);
-        print_losses(&schedule_kinds[schedule_kind_index(rows[i].name)], &spec, rows[i].label);
-    }
-}
-
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "all") == 0) {
         first_stages = argc > 2 ? atoi(argv[2]) : 1;
         last_stages = argc > 3 ? atoi(argv[3]) : MOST_STAGES;
         const struct CMUnitTest all[] = {cmocka_unit_test(everything_above_holds_for_every_m)};
         return cmocka_run_group_tests(all, NULL, NULL);
-    }
-    if (argc > 1 && strcmp(argv[1], "tables") == 0) {
-        for (int p = 4; p <= 16; p *= 2) print_table(p);
-        for (int p = 4; p <= 16; p *= 2) print_losses_table(p);
-        return 0;
     }
     return unit_run();
 }

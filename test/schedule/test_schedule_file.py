@@ -1,5 +1,5 @@
 """A schedule written by a user is proved and printed, or refused with the place of the error. test_bpipe.c tests the
-text form, test_schedule_check.c the proof. The long form of test_kinds, and its printed tables, are run here, too."""
+text form, test_schedule_check.c the proof. The long form of test_kinds is run here, too."""
 
 import re
 import subprocess
@@ -13,6 +13,7 @@ stage 0: F0.0 F1.0 I0.0 W0.0 F2.0 I1.0 W1.0 F3.0 I2.0 W2.0 I3.0 W3.0
 stage 1: F0.0 I0.0 F1.0 I1.0 W0.0 F2.0 I2.0 W1.0 F3.0 I3.0 W2.0 W3.0
 """
 TINY = ROOT / "configs" / "llama_tiny.yaml"
+EIGHT = ("parallel.pipeline=8", "train.global_batch=64", "schedule.micro_batch=1", "model.layers=32")
 GIVEN = ("parallel.pipeline=2", "train.global_batch=4", "schedule.micro_batch=1", "schedule.bpipe=off")
 
 
@@ -108,13 +109,57 @@ def test_every_number_of_microbatches_is_sound(stages):
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_the_rows_of_the_pages_are_printed():
-    """The rows are for eight stages: steps in schedules.md, and the time that evicting costs in bpipe.md."""
-    printed = subprocess.run([TOOLS / "test_kinds", "tables"], capture_output=True, text=True, check=True).stdout
-    schedules, bpipe = ((ROOT / "docs" / name).read_text() for name in ("schedules.md", "bpipe.md"))
-    eight = [part.strip().splitlines() for part in printed.split("\np = ")[1:] if part.startswith("8,")]
-    assert sorted("lost" in title for title, *_ in eight) == [False, True]
-    for title, *lines in eight:
-        page = bpipe if "lost" in title else schedules
-        rows = page.split(f"{lines[0]}\n{lines[1]}\n")[1].split("\n\n")[0].splitlines()
-        assert len(rows) >= 8 and set(rows) <= set(lines), title
+# ---- the tables of the pages, for eight stages and 64 microbatches ---------------------------------------------------
+
+
+def table(page, first):
+    """Returns the cells of a table, given its first column's title: the header's, and those of each row."""
+    text = (ROOT / "docs" / page).read_text()
+    lines = text[text.index(f"| {first} |"):].split("\n\n")[0].splitlines()
+    header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert len(rows) > 4
+    return header, rows
+
+
+def simulated(label, times, bundles=None, *more):
+    """Returns bundles, moved bundles and the idle share in percent. The label is as `gis, chunks 4, to the host`.
+    bundles: those that BPipe leaves on a stage; None: without BPipe."""
+    name, *options = re.sub(r" \(.*\)|, (evicting )?to .*", "", label).split(", ")
+    keys = {"name": name, "evict_to": "host" if "host" in label else "peer"}
+    keys |= dict(option.split(" ") for option in options)
+    chunks = int(keys.get("chunks", 1 + (name in ("v-half", "v-min", "zb-v", "dualpipe-v"))))
+    keys |= {"bpipe": "off"} if bundles is None else {"bpipe": "on", "slots": round(float(bundles) * chunks)}
+    texts = [f"schedule.{key}={value}" for key, value in keys.items()]
+    told = command("llama", "-c", TINY, "--schedule", "--times", times, overrides=(*EIGHT, *texts, *more))
+    assert told.returncode == 0, (label, told.stderr)
+    slots, idle = re.search(r" slots (\d+)", told.stdout)[1], re.search(r"idle ([\d.]+) %", told.stderr)[1]
+    return int(slots) / chunks, len(re.findall(r" E\d", told.stdout)) / chunks, float(idle)
+
+
+def idle_after(loss, idle):
+    """Returns the idle share in percent of a step that takes `loss` percent longer."""
+    return 100 - (100 - idle) / (1 + float(loss.rstrip(" %")) / 100)
+
+
+def test_the_step_times_of_schedules_are_those_of_their_page():
+    _, rows = table("schedules.md", "schedule")
+    for label, bundles, moved, *figures in rows:
+        for times, pair in zip(("F=1,I=1,W=1,transfer=0.5", "F=1,I=1.375,W=0.75,transfer=0.5"), figures):
+            for message, over in zip(("", ",message=0.05"), pair.split(" / ")):
+                told = simulated(label, times + message, bundles if " to " in label else None)
+                wanted = (float(bundles), float(moved), idle_after(over, 0))
+                assert told == pytest.approx(wanted, abs=0.11), (label, times, message)
+
+
+@pytest.mark.parametrize("first", ["over", "slots"])
+def test_the_time_that_slow_transfers_cost_is_that_of_the_page(first):
+    header, rows = table("bpipe.md", first)
+    for row in rows:
+        label, before, bundles, moved = row[:4] if first == "over" else ("1f1b", 8, row[0], row[2])
+        ahead = [f"schedule.load_ahead={row[1]}"] if first == "slots" else []
+        plain = simulated(label, "F=1")
+        assert plain[:2] == (float(before), 0), label
+        for transfer, loss in list(zip(header, row))[4 if first == "over" else 3:]:
+            told = simulated(label, f"F=1,transfer={transfer}", bundles, *ahead)
+            wanted = (float(bundles), float(moved), idle_after(loss, plain[2]))
+            assert told == pytest.approx(wanted, abs=0.15), (label, transfer)

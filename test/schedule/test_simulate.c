@@ -1,7 +1,5 @@
 // Compares the simulator with closed forms, and uses it to check the promise that BPipe loses no time against 1F1B.
-// `test_simulate tables` prints the figures of docs/bpipe.md instead.
 #include "schedule/contention.h"
-#define UNIT_OWN_MAIN
 #include "schedules.h"
 
 #include <math.h>
@@ -464,47 +462,4 @@ TEST(the_host_form_loses_no_time_while_a_transfer_takes_a_forward) {
                 assert_near(loss_of(host, (Times){1, 2, 1, 0, false}).share, 0);
                 assert_near(loss_of(host, (Times){1, 3, 1, 0, true}).share, 0);
             }
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Figures
-
-static int64_t evictions_of(const Schedule *schedule) {
-    int64_t all = 0;
-    for (int s = 0; s < schedule->stages; s++) all += schedule_actions(schedule, s, ACTION_EVICT);
-    return all;
-}
-
-static void table_of_transfers(void) {
-    printf(
-        "Evictions in a step of m = 64 (each is one transfer out and one back)\n| p | slots | all | one slot more |\n");
-    for (int p = 4; p <= 32; p *= 2) {
-        int slots = bpipe_min_slots(p);
-        AutoSchedule *schedule = schedule_bpipe(p, 64, slots, NULL), *more = schedule_bpipe(p, 64, slots + 1, NULL);
-        printf("| %d | %d | %d | %d |\n", p, slots, (int)evictions_of(schedule), (int)evictions_of(more));
-    }
-}
-
-static void table_of_earlier_loads(void) {
-    static const double transfers[] = {1, 1.5, 1.75, 2, 2.25, 2.5, 3};
-    enum { P = 8, TRANSFERS = sizeof transfers / sizeof transfers[0] };
-    printf("\nStep time lost against 1F1B by time of one transfer: p = %d, m = 64, F = 1, B = 2\n", P);
-    printf("| slots | ahead | evictions |");
-    for (int i = 0; i < TRANSFERS; i++) printf(" %g |", transfers[i]);
-    AutoSchedule *base = schedule_1f1b(P, 64, NULL);
-    for (int slots = bpipe_min_slots(P); slots <= bpipe_min_slots(P) + 2; slots++)
-        for (int ahead = 1; ahead <= 3; ahead++) {
-            AutoSchedule *schedule = bpipe_balance(base, slots, EVICT_TO_PEER, ahead, NULL);
-            printf("\n| %d | %d | %d |", slots, ahead, (int)evictions_of(schedule));
-            for (int i = 0; i < TRANSFERS; i++)
-                printf(" %.1f %% |", 100 * loss_of(schedule, (Times){1, 2, transfers[i], 0, false}).share);
-        }
-    printf("\n");
-}
-
-int main(int argc, char **argv) {
-    if (argc < 2 || strcmp(argv[1], "tables") != 0) return unit_run();
-    table_of_transfers();
-    table_of_earlier_loads();
-    return 0;
 }

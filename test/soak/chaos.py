@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import hosts  # noqa: E402
 from chaos_case import PEER_TIMEOUT_S, STEPS, TIMEOUT_S, Case  # noqa: E402
 from harm import ENDS_WITHIN, launcher_process, rank_process, supervisor_process  # noqa: E402
-from trainer_runs import Job, command, environment, made_tokens, mpirun, mpirun_environment  # noqa: E402
+from trainer_runs import Job, environment, made_tokens, mpirun, mpirun_environment  # noqa: E402
 from trainer_runs import patience, processes_with, verify, wait_until, write_config, write_tokens  # noqa: E402
 
 MODEL = "{family: llama, hidden: 16, layers: 8, heads: 2, ffn: 16, vocab: 50, seq_len: 8}"
@@ -102,22 +102,10 @@ class Trial:
         self.bench, self.case, self.folder = bench, case, folder
         self.saved, self.metrics, self.once = folder / "saved", folder / "metrics.jsonl", folder / "once"
         self.config = bench.config(folder)
-        if case.tokenizer is not None:
-            self.name_tokenizer(case.tokenizer)
         self.text, self.made, self.hosts = self.config.read_text(), [], None
         self.older = set(Path("/dev/shm").glob("trainer-*"))
         self.done = []  # the faults that have happened
         self.others = []  # second runs in the same folders
-
-    def name_tokenizer(self, name):
-        """Gives the data a side file that names a file outside of its folder, or a pipe, as its tokenizer."""
-        shutil.copy(self.bench.folder / "train_000.bin", self.folder / "own_train_000.bin")
-        side = {"tokenizer": "tokenizers", "tokenizer_file": name, "vocab": 8, "eot": 0}
-        (self.folder / "own.json").write_text(json.dumps(side))
-        os.mkfifo(self.folder / "pipe")
-        (self.folder.parent / "secret").write_text("secret")
-        text = self.config.read_text().replace(f"{self.bench.folder}/train_*", f"{self.folder}/own_train_*")
-        self.config.write_text(text)
 
     def prefix(self, given):
         if self.case.way == "hosts":
@@ -373,19 +361,6 @@ class Trial:
         """Returns the lines that may be the last message. A bare mpirun prints its own lines after it."""
         return ended.said[-1:] if self.case.way == "hand" else ended.said
 
-    def check_refused(self):
-        """A data set that names a tokenizer outside of its folder, or a pipe, is refused before anything starts."""
-        ended = self.start(disturbed=False).end()
-        named = any("tokenizer_file" in line for line in self.last_lines(ended))
-        must(ended.code == 2 and named, f"code {ended.code}\n{ended.stderr}")
-        self.check_nothing_left()
-
-    def check_plan(self):
-        """A configuration that can run can also be planned."""
-        words = ["-c", self.config, "--plan", *(word for key in self.case.keys for word in ("-o", key))]
-        planned = command("llama", *words)
-        must(planned.returncode == 0, f"--plan: {planned.stderr}")
-
     def check_nothing_left(self):
         wait_until(lambda: not any(self.left()), lambda: f"left: {self.left()}", 15)
 
@@ -410,8 +385,6 @@ class Trial:
         if self.case.way == "hosts":
             self.hosts = hosts.Hosts(self.folder)
             self.hosts.start()
-        if self.case.tokenizer is not None:
-            return self.check_refused()
         if self.case.notes is not None:
             (self.saved / self.case.notes).mkdir(parents=True)
             (self.saved / self.case.notes / "mine").touch()
@@ -445,8 +418,6 @@ class Trial:
         self.check_bits(True)
         if ": saved " in last.stderr:
             self.check_kept()
-        if any(key.startswith("parallel.layers") for key in self.case.keys):
-            self.check_plan()
         if self.case.notes is not None:
             must(any(self.saved.glob(f"{self.case.notes}*/mine")), f"{self.case.notes} of the user is gone")
         must(not list(self.saved.glob(".*")), f"left: {list(self.saved.glob('.*'))}")

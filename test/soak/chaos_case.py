@@ -44,8 +44,7 @@ class Case:
         if self.notes is not None:
             self.keys.append("checkpoint.overwrite=true")
         self.given = draw.choice(["file"] * 6 + ["redirected", "pipe"]) if self.way == "hand" else "file"
-        self.tokenizer = draw.choice([None] * 30 + ["../secret", "pipe"])  # in the data's side file: refused
-        self.faults = [] if self.tokenizer is not None else self.draw_faults()
+        self.faults = self.draw_faults()
 
     def draw_schedule(self, p):
         names = ["1f1b", "1f1b", "gpipe", "zb-d", "interleaved", "v-half", "zb-v"]
@@ -123,5 +122,5 @@ class Case:
 
     def __str__(self):
         saves = "saves" if self.saves else "no dir"
-        more = f"{saves}, {self.before} steps before, {self.notes}, {self.given}, {self.tokenizer}"
+        more = f"{saves}, {self.before} steps before, {self.notes}, {self.given}"
         return f"{self.way}, {' '.join(self.keys)}, {more}, faults {self.faults}"
