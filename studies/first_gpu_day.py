@@ -299,51 +299,35 @@ def losses(day):
     return result
 
 
-@row("8 bits, documents, slices, recomputation", 90)
-def newer(day):
-    result = {}
-    for name, keys in {
-        "fp8 tensor": ["train.fp8=tensor"], "fp8 block": ["train.fp8=block"],
-        "documents": ["data.mask_documents=on", "data.reset_positions=on"],
-        "slices": ["schedule.name=seq1f1b", "schedule.slices=2"], "pointwise": ["schedule.recompute=pointwise"],
-    }.items():
-        cpu = day.train(f"cpu_{name}", *ONE, BF16, *keys, CPU)
-        result[name] = same(day.train(name, *ONE, BF16, *keys), cpu, 5e-2, f"{name} and the CPU")
-    return result
+def compared(name, bound, keys, ranks=(), config="llama_tiny.yaml"):
+    """Registers a row that compares one GPU with the CPU, and then two ranks with one GPU. ranks: their keys."""
+    alone = [*ONE, "parallel.data=1", "parallel.expert=1"]
+
+    @row(name, 30 * (2 + len(ranks)))
+    def compare(day):
+        cpu, gpu = (day.train(f"{name}_{key}", *alone, *keys, key, config=config) for key in (CPU, CUDA))
+        result = {"one GPU": same(gpu, cpu, bound, f"{name} and the CPU")}
+        for more in ranks:
+            share = f"hardware.share_gpu={'false' if day.gpus > 1 else 'true'}"
+            found = day.train(f"{name}_{more[0]}", *alone, *keys, *more, share, config=config)
+            result[" ".join(more)] = same(found, gpu, bound, f"{name} of two ranks")
+        return result
 
 
-@row("Muon", 180)
-def muon(day):
-    """Compares one GPU with the CPU, and two ranks with one GPU. Then runs and plans steps at real size."""
-    result = {}
-    for precision, bound in (("fp32", 1e-3), ("bf16", 5e-2)):
-        words = [*ONE, "train.optimizer=muon", f"train.precision={precision}"]
-        cpu = day.train(f"muon_cpu_{precision}", *words, CPU)
-        alone = day.train(f"muon_{precision}", *words)
-        result[precision] = same(alone, cpu, bound, f"Muon in {precision} and the CPU")
-        for way in ("tensor", "data"):
-            ranks = [f"parallel.{way}=2", f"hardware.share_gpu={'false' if day.gpus > 1 else 'true'}"]
-            found = day.train(f"muon_{way}_{precision}", *words, *ranks)
-            result[f"{way} ranks, {precision}"] = same(found, alone, bound, f"Muon over {way} ranks")
-    for name in ("adamw", "muon"):
-        result[f"LLaMA 65B, {name}"] = day.real(f"train.optimizer={name}", name=f"real_{name}", layers=2)
-    return result
-
-
-@row("experts", 180)
-def experts(day):
-    """Compares one GPU with the CPU, and two ranks with one GPU; also with latent attention."""
-    one = ["parallel.pipeline=1", "parallel.data=1", "parallel.expert=1", "schedule.bpipe=off"]
-    latent = ["model.kv_heads=auto", "model.qk_norm=false", "model.kv_lora=48", "model.q_lora=64", "model.nope_dim=16",
-              "model.rope_dim=8", "model.v_dim=24", "model.router=sigmoid", "train.balance=bias"]
-    ranks = ["parallel.data=2", "parallel.expert=2", f"hardware.share_gpu={'false' if day.gpus > 1 else 'true'}"]
-    result = {}
-    for name, keys, bound in (("fp32", [], 1e-3), ("bf16", [BF16], 5e-2), ("latent", latent, 1e-3)):
-        cpu, alone, divided = (day.train(f"experts_{name}_{place}", *one, *keys, *more, config="moe_tiny.yaml")
-                               for place, more in (("cpu", [CPU]), ("gpu", []), ("ranks", ranks)))
-        result[name] = same(alone, cpu, bound, f"experts ({name}) and the CPU")
-        result[f"{name}, divided"] = same(divided, alone, bound, f"experts ({name}) of two ranks")
-    return result
+for way, of_way in {
+    "fp8 tensor": ["train.fp8=tensor"], "fp8 block": ["train.fp8=block"],
+    "documents": ["data.mask_documents=on", "data.reset_positions=on"],
+    "slices": ["schedule.name=seq1f1b", "schedule.slices=2"], "pointwise": ["schedule.recompute=pointwise"],
+}.items():
+    compared(way, 5e-2, [BF16, *of_way])
+EXPERTS = ["parallel.data=2", "parallel.expert=2"]
+for kind, most in (("fp32", 1e-3), ("bf16", 5e-2)):
+    precise = f"train.precision={kind}"
+    compared(f"Muon, {kind}", most, [precise, "train.optimizer=muon"], [["parallel.tensor=2"], ["parallel.data=2"]])
+    compared(f"experts, {kind}", most, [precise], [EXPERTS], "moe_tiny.yaml")
+compared("experts and latent attention", 1e-3, [
+    "model.kv_heads=auto", "model.qk_norm=false", "model.kv_lora=48", "model.q_lora=64", "model.nope_dim=16",
+    "model.rope_dim=8", "model.v_dim=24", "model.router=sigmoid", "train.balance=bias"], [EXPERTS], "moe_tiny.yaml")
 
 
 @row("ranks that share one GPU", 180)
@@ -445,6 +429,7 @@ def whole_steps(day):
             result[name] = day.real(f"train.fp8={fp8}", name=f"whole_{len(result)}", config=config, **sizes)
     long = f"model.seq_len={64 if day.options.tiny else 32768}"
     result["Llama 3 8B, s=32768"] = day.real(long, name="whole_long", layers=2, b=1, m=2, config="llama3_8b.yaml")
+    result["LLaMA 65B, Muon"] = day.real("train.optimizer=muon", name="whole_muon", layers=layers)
     profiled = f"hardware.profile={profile}"
     day.run(day.trainer("llama65b.yaml", "--profile", profiled, *day.keys("llama65b.yaml", layers=layers)))
     result["LLaMA 65B by its profile"] = day.real(profiled, name="whole_profile", layers=layers)

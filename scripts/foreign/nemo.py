@@ -150,6 +150,8 @@ def special(source, s):
             s.quiet_ones.append(f"{name} {value}") if whole else put("grad-reduce-in-bf16", True, value)
         elif last == "gated_linear_unit":
             put("swiglu", bool(value))
+        elif last == "bert_binary_head":
+            put("encoder", True, value)
         elif last in FLAGS and isinstance(value, bool):
             put(FLAGS[last].removeprefix("not "), value != FLAGS[last].startswith("not "), value)
         elif last == "betas" and isinstance(value, list) and len(value) == 2:
