@@ -288,6 +288,8 @@ OTHERS = {
              "--num-layers: is missing; add it, or give --model FILE with the sizes; not read: source sizes.sh: is not"
              " here; its settings are not known, $SIZES"),
     "g.sh": ("torchrun pretrain_gpt.py $GPT_ARGS --data data.toml data.y=1", "megatron", "$GPT_ARGS"),
+    "h.sh": ("L=8\nread L <sizes\ntorchrun pretrain_gpt.py --num-layers $L", "megatron",
+             "--num-layers: $L (read) is not known before the script runs"),
 }
 
 
@@ -578,11 +580,6 @@ def test_an_exit_ends_a_script_unless_it_depends_on_what_the_script_does_not_say
     assert "the script ends in line 2, and no command of the script has --num-layers" in sentence
 
 
-def test_what_a_command_reads_is_not_known(tmp_path):
-    text = f"L=8\nread L <sizes\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} --num-layers $L\n"
-    assert "--num-layers: $L (read) is not known before the script runs" in refused(tmp_path, "megatron", text)
-
-
 def test_deepspeeds_json_is_read_beside_megatrons_flags(tmp_path):
     comments, config = converted(tmp_path, "megatron", DEEPSPEED)
     has(config, {"train.global_batch": 16, "schedule.micro_batch": 1, "train.grad_clip": 0.5, "model.layers": 8,
@@ -685,25 +682,16 @@ def test_nanotrons_yaml_is_read(tmp_path):
     assert plan(tmp_path, config, *B200)["step_ms"] > 0
     _, config = converted(tmp_path, "nanotron", NANO.replace("pp_engine: 1f1b, ", ""))
     assert config["schedule"]["name"] == "gpipe"  # its default
-    comments, _ = converted(tmp_path, "nanotron", NANO.replace("lr_decay_steps: 400, ", ""))
-    assert "falls until step 3500 there" in comments
+    text, model = NANO.replace("lr_decay_steps: 400, ", ""), ("--model", ROOT / "configs/gpt_tiny.yaml")
+    comments, config = converted(tmp_path, "nanotron", text, *model)  # its layer is LLaMA's whatever has the sizes
+    assert "falls until step 3500 there" in comments and config["model"]["family"] == "llama"
+    assert plan(tmp_path, config, *B200)["step_ms"] > 0
 
 
 def test_nanotron_deals_layers_by_cost_with_the_head_as_one(tmp_path):
     sizes = {"hidden": 4096, "heads": 32, "ffn": 11008, "vocab": 32000, "layers": 32}
     assert nanotron.dealt(sizes, 4) == [9, 8, 8, 7] and nanotron.dealt(sizes, 1) == [32]
     assert nanotron.dealt(sizes | {"vocab": 1 << 20}, 2) == [27, 5]
-
-
-def test_a_key_with_a_space_keeps_its_value(tmp_path):
-    comments, _ = converted(tmp_path, "nemo", NEMO + "  my key: 5\n")
-    assert "unknown: model.my key 5: not known here" in comments
-
-
-def test_nanotrons_layer_is_llamas_whatever_model_has_the_sizes(tmp_path):
-    model = ("--model", ROOT / "configs/gpt_tiny.yaml")
-    _, config = converted(tmp_path, "nanotron", NANO, *model)
-    assert config["model"]["family"] == "llama" and plan(tmp_path, config, *B200)["step_ms"] > 0
 
 
 def test_nemos_yaml_is_read(tmp_path):
@@ -714,8 +702,8 @@ def test_nemos_yaml_is_read(tmp_path):
     assert "model.attention_type multihead" in comments and "trainer.log_every_n_steps 10" in comments
     assert "unknown" not in comments
     assert plan(tmp_path, config, *B200)["step_ms"] > 0
-    unset, _ = converted(tmp_path, "nemo", NEMO.replace("betas:", "grad_sync_dtype: null, betas:"))
-    assert "gradients are summed in" not in unset
+    unset, _ = converted(tmp_path, "nemo", NEMO.replace("betas:", "grad_sync_dtype: null, betas:") + "  my key: 5\n")
+    assert "gradients are summed in" not in unset and "unknown: model.my key 5: not known here" in unset
     changed = NEMO.replace("num_nodes: 4, ", "").replace("granularity: full", "granularity: selective")
     changed = changed.replace("fast-swiglu", "fast-geglu").replace("betas:", "grad_sync_dtype: bf16, betas:")
     changed += "  recompute_modules: [core_attn, layernorm]\n  fp8_params: true\n"

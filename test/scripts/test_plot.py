@@ -113,12 +113,6 @@ def test_the_ranks_of_a_stage_are_drawn_as_such(tmp_path):
     assert rows == ["stage 0, rank 0", "stage 0, rank 2", "stage 1, rank 1", "stage 1, rank 3"]
 
 
-def test_a_part_after_the_end_is_refused(wrote, tmp_path):
-    ended = plot("timeline", wrote / "trace4.json", "--part", "1e8:2e8", "-o", tmp_path / "p.svg")
-    assert ended.returncode == 1 and "begins after the last action" in ended.stderr
-    assert not (tmp_path / "p.svg").exists()
-
-
 def test_pictures_follow_light_and_dark_and_tell_i_from_b(wrote, tmp_path):
     for name, files_ in (("a", ["timelines", wrote / "trace4.json", wrote / "split.json"]),
                          ("b", ["memory", wrote / "plan4.json"])):
@@ -160,10 +154,11 @@ def test_a_trace_and_metrics_that_a_killed_run_left_are_drawn(wrote, tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_folder_that_is_not_there_and_a_wrong_step(wrote, tmp_path):
+def test_a_folder_that_is_not_there_a_wrong_step_and_a_part_after_the_end(wrote, tmp_path):
     for words, picture, sentence in (
         (["curves", "metrics.jsonl"], "none/p.png", "none/p.png: cannot be written: No such file or directory"),
         (["timeline", "run.json", "--step", "4"], "p.png", "has no step 4; it has step 1 to step 3"),
+        (["timeline", "trace4.json", "--part", "1e8:2e8"], "p.svg", "begins after the last action"),
     ):
         ended = plot(*files(words, wrote), "-o", tmp_path / picture)
         assert ended.returncode == 1 and sentence in ended.stderr and ended.stderr.count("\n") == 1

@@ -37,6 +37,7 @@ HEAD = json.dumps({"type": "run", "config": {}})
 # Not JSON, JSON of another form, a run without a step, an incomplete line of a killed run; no file, and a folder.
 FORMS = ["", "not JSON\n", "[" * 100000 + "\n", "[1]\n", "3\n", "{}\n", '{"stages": []}', '{"type":"step","step":1}\n',
          '{"type":"step","step":1e400}\n', HEAD + "\n", HEAD[:-9], "\xff", None, Path.mkdir, '[{"ph":"X","name":"F0"}]',
+         HEAD + "\n" + json.dumps({**STEP, "stages": [{"stage": 0, "peak_bytes": []}]}) + "\n",
          '{"stages": 3, "verdict": {}}', '{"stages": [{"memory": {}, "peak_bytes": NaN}], "verdict": {}}']
 
 
