@@ -71,13 +71,18 @@ static void note_signal_(int number) {
     errno = kept;
 }
 
+// Returns whether a file accepts a line at once. A pipe that does accepts PIPE_BUF bytes.
+static bool ready_(int file) {
+    struct pollfd out = {file, POLLOUT, 0};
+    return poll(&out, 1, 0) > 0;
+}
+
 #define SAME_S 0.2 // signals within this time are one request: timeout(1) and a shell that exits may send several
 
 static void ask_to_stop_(Launch *launch) {
     if (launch->asked > 0 && clock_seconds() - launch->first < SAME_S) return;
     if (launch->asked == 0) launch->first = clock_seconds();
-    struct pollfd ready = {STDERR_FILENO, POLLOUT, 0}; // the request must not wait for a reader
-    if (++launch->asked == 1 && !launch->ended && poll(&ready, 1, 0) > 0)
+    if (++launch->asked == 1 && !launch->ended && ready_(STDERR_FILENO)) // the request must not wait for a reader
         log_status(launch->log, "asked to stop: the ranks end %s; a second signal ends them at once",
                    launch->job.trains ? "after the current step" : "soon");
 }
@@ -107,10 +112,8 @@ static struct pollfd next_(const Relay *relay) {
 }
 
 // Passes on as much as the reader accepts without blocking, so that signals and ranks are handled even if the reader (a
-// pager) pauses. A pipe that is ready accepts PIPE_BUF bytes at once. Returns 0, or the errno of a failed write, whose
-// bytes are dropped.
+// pager) pauses. Returns 0, or the errno of a failed write, whose bytes are dropped.
 static int pass_(Relay *relay) {
-    struct pollfd ready = {relay->to, POLLOUT, 0};
     for (;;) {
         if (!waits_(relay)) {
             ssize_t count = read(relay->from, relay->bytes, sizeof relay->bytes);
@@ -118,7 +121,7 @@ static int pass_(Relay *relay) {
             if (count <= 0) return 0;
             relay->passed = 0, relay->taken = (size_t)count;
         }
-        if (poll(&ready, 1, 0) <= 0) return 0;
+        if (!ready_(relay->to)) return 0;
         size_t count = relay->taken - relay->passed;
         ssize_t wrote = write(relay->to, relay->bytes + relay->passed, count < PIPE_BUF ? count : PIPE_BUF);
         if (wrote > 0) relay->passed += (size_t)wrote;
@@ -144,7 +147,9 @@ static void pass_results_(Launch *launch) {
 static bool is_over_(Launch *launch, double now) {
     enum { MPIRUN_ENDS_WITHIN_S = 2, READY_WITHIN_S = 8, MPIRUN_HANGS_S = 30 };
     double peer_s = launch->job.patience.peer_s;
-    if (coordinator_look(launch->coordinator, launch->log, now)) return true;
+    Log log = *launch->log;
+    if (!ready_(STDERR_FILENO)) log.level = LOG_SILENT; // the ranks' end does not wait for a reader
+    if (coordinator_look(launch->coordinator, &log, now)) return true;
     if (launch->asked > 1) return true;
     if (launch->asked > 0 && !launch->forwarded && now - launch->first > READY_WITHIN_S) {
         snprintf(launch->reason, sizeof launch->reason,
@@ -209,17 +214,21 @@ static void watch_(Launch *launch) {
     }
     coordinator_take(launch->coordinator, clock_seconds());
     launch_folder_signal(&launch->folder, SIGKILL);
-    // Pass the remaining output. A second signal ends the wait for a reader.
-    pass_(&launch->errors);
-    pass_results_(launch);
-    while ((waits_(&launch->errors) || waits_(&launch->results)) && launch->asked <= 1) {
-        struct pollfd files[] = {{signals_[0], POLLIN, 0}, next_(&launch->errors), next_(&launch->results)};
-        poll(files, 3, -1);
-        take_signals_(launch);
+    // Pass the remaining output, and wait until stderr accepts the final message. A second signal ends the wait for a
+    // reader, who then gets no message.
+    for (;;) {
         pass_(&launch->errors);
         pass_results_(launch);
+        bool results = waits_(&launch->results), mute = !ready_(STDERR_FILENO);
+        if (launch->asked > 1 || (!results && !mute)) break;
+        struct pollfd files[] = {{signals_[0], POLLIN, 0},
+                                 {mute ? STDERR_FILENO : -1, POLLOUT, 0},
+                                 {results ? STDOUT_FILENO : -1, POLLOUT, 0}};
+        poll(files, 3, -1);
+        take_signals_(launch);
     }
     if (waits_(&launch->results)) launch->unwritten = EINTR;
+    if (!ready_(STDERR_FILENO)) dup2(open("/dev/null", O_WRONLY | O_CLOEXEC), STDERR_FILENO);
 }
 
 // --- the final message

@@ -288,30 +288,33 @@ def test_threads_of_libraries_in_the_parent_take_no_signal_away(small, tmp_path,
 # --- output that is not read
 
 
-def test_a_reader_that_pauses_holds_up_no_request_to_stop_and_loses_no_line(small, tmp_path):
-    saved = tmp_path / "saved"
-    ours, theirs = os.pipe()
-    fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)
-    job = Job(small, *ENDLESS, f"log.metrics={tmp_path}/metrics.jsonl", f"checkpoint.dir={saved}", stdout=theirs)
-    os.close(theirs)
-    trains(job, tmp_path, steps=60)  # twice the capacity of the pipe
-    job.parent.send_signal(signal.SIGTERM)
-    wait_until(lambda: list(saved.glob("step_*")), "not saved", ENDS_WITHIN)
-    assert job.parent.poll() is None
-    with os.fdopen(ours) as reader:
-        lines = [line for line in reader if line.startswith("step ")]
-    ended = ends(job, time.monotonic(), ENDS_WITHIN)
-    numbers = [int(line.split("/")[0][4:]) for line in lines]
-    assert ended.code == 3 and numbers == list(range(1, steps_done(tmp_path) + 1))
-
-
-def test_a_reader_of_messages_that_pauses_holds_up_no_request_to_stop_and_loses_no_line(small, tmp_path):
+def test_readers_that_pause_hold_up_no_request_to_stop_and_lose_no_line(small, tmp_path):
     keys = (f"log.metrics={tmp_path}/metrics.jsonl", f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=1")
-    job = Job(small, *ENDLESS, *keys, stdout=subprocess.DEVNULL)
-    fcntl.fcntl(job.parent.stderr, fcntl.F_SETPIPE_SZ, 4096)
+    job = Job(small, *ENDLESS, *keys)
+    for pipe in (job.parent.stdout, job.parent.stderr):
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 4096)
     trains(job, tmp_path, steps=60)  # each is saved, and says so
     job.parent.send_signal(signal.SIGTERM)
     wait_until(lambda: not job.ranks(), "the ranks go on", ENDS_WITHIN)
+    assert job.parent.poll() is None
     ended = ends(job, time.monotonic(), ENDS_WITHIN)
-    saved = re.findall(r"saved \S*step_0*(\d+) ", ended.stderr)
-    assert ended.code == 3 and saved == [str(step + 1) for step in range(steps_done(tmp_path))], ended.stderr
+    steps = [re.findall(r"^step +(\d+)/", ended.stdout, re.M), re.findall(r"saved \S*step_0*(\d+) ", ended.stderr)]
+    assert ended.code == 3 and steps == 2 * [[str(n + 1) for n in range(steps_done(tmp_path))]], ended.stderr
+
+
+@pytest.mark.parametrize("overrides", [(), ("parallel.pipeline=1", "schedule.bpipe=off")],
+                         ids=["four_ranks", "one_rank"])
+def test_a_reader_of_messages_that_never_goes_on_holds_up_no_second_request(small, tmp_path, overrides):
+    keys = (f"train.peer_timeout_s={PATIENCE}", f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=1")
+    job = running(small, tmp_path, *keys, *overrides)
+    with open(f"/proc/{job.parent.pid}/fd/2", "wb", buffering=0) as messages:
+        os.set_blocking(messages.fileno(), False)
+        while messages.write(b"\n" * 4096):
+            pass
+    if not overrides:
+        os.kill(supervisor_process(job, 2), signal.SIGSTOP)  # its end needs no reader
+        wait_until(lambda: not job.ranks(), "the ranks go on", PATIENCE + ENDS_WITHIN)
+    for _ in range(2):
+        job.parent.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+    assert job.parent.wait(patience(ENDS_WITHIN)) == 1 and nothing_left(small)
