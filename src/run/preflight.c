@@ -9,6 +9,7 @@
 // there the reference is the median, and differences below NOISE do not count.
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/files.h"
 #include "base/json_out.h"
 #include "base/units.h"
 #include "checkpoint/checkpoint_layout.h"
@@ -136,9 +137,10 @@ static int read_(Preflight *p, Error *err) {
 }
 
 static int write_(Preflight *p, Error *err) {
-    int64_t piece = p->run->config->model.seq_len * 2 * (int64_t)sizeof *p->tokens, done = 0;
-    while (done < WRITES && pwrite(p->file, p->tokens, (size_t)piece, done) == piece) done += piece;
-    if (done >= WRITES && fsync(p->file) == 0) return 0;
+    int64_t most = p->run->config->model.seq_len * 2 * (int64_t)sizeof *p->tokens, left = WRITES;
+    bool wrote = lseek(p->file, 0, SEEK_SET) == 0;
+    for (; wrote && left > 0; left -= most) wrote = file_write_all(p->file, p->tokens, min_i64(most, left)) == 0;
+    if (wrote && fsync(p->file) == 0) return 0;
     return error_set(err, EXIT_FAILED, "checkpoint.dir %s: cannot write: %m", p->run->config->checkpoint.dir);
 }
 

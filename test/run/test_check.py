@@ -84,6 +84,13 @@ def test_the_size_of_a_checkpoint_is_that_of_its_files(tmp_path, precision):
     assert f"a checkpoint of {files / 1e9:.3g} GB takes about" in said
 
 
+def test_a_full_disk_is_named(tmp_path):
+    limited = ["bash", "-c", 'ulimit -f 9; exec "$@"', "-"]  # not a multiple of what is written at a time
+    alone = ("parallel.pipeline=1", "schedule.bpipe=off", "model.seq_len=40", f"checkpoint.dir={tmp_path}/saved")
+    ended = run(write_config(tmp_path), *alone, prefix=limited, arguments=["--check"])
+    assert ended.code == 1 and ended.said[-1].endswith("cannot write: File too large"), ended.stderr
+
+
 def test_a_slow_rank_is_named(tmp_path, slower):
     ended, found = check(write_config(tmp_path), LD_PRELOAD=str(slower), SLOW_PRODUCT="2")
     assert ended.code == 1 and found["step_ratio"] > 2
