@@ -29,11 +29,12 @@ static const char *library_python_(void) {
 }
 
 // Runs `tokens.py ACTION --tokenizer FILE` with `input` as standard input and returns its output as a string.
+// length: of the input; on success, of the output, which may contain NUL.
 //   describe  prints the vocabulary size and the end-of-text token (-1: unknown)
 //   encode    converts text to ids separated by blanks
 //   decode    converts ids to text
 // NULL with err: the library failed, or Python, the script or the library is missing. The caller frees the result.
-static char *library_run_(const char *action, const char *file, const char *input, size_t length, Error *err) {
+static char *library_run_(const char *action, const char *file, const char *input, size_t *length, Error *err) {
     static const char *const names[LIBRARY_FILES] = {"tokens-in", "tokens-out", "tokens-errors"};
     // Paths from the program's folder. The program is next to scripts/, installed, in build/*, or in build/*/test.
     static const char *const places[] = {"scripts/tokens.py", "../share/bpipe-trainer/scripts/tokens.py",
@@ -46,7 +47,7 @@ static char *library_run_(const char *action, const char *file, const char *inpu
                           file);
     bool opened = true;
     for (int i = 0; i < LIBRARY_FILES; i++) opened = (files[i] = memfd_create(names[i], MFD_CLOEXEC)) >= 0 && opened;
-    opened = opened && write(files[0], input, length) == (ssize_t)length && lseek(files[0], 0, SEEK_SET) == 0;
+    opened = opened && write(files[0], input, *length) == (ssize_t)*length && lseek(files[0], 0, SEEK_SET) == 0;
     const char *command[] = {library_python_(), script, action, "--eot", "none", "--tokenizer", file, NULL};
     // exit status of the helper; 128: killed; -1: it did not start
     int status = -1;
@@ -77,6 +78,7 @@ static char *library_run_(const char *action, const char *file, const char *inpu
     }
     for (int i = 0; i < LIBRARY_FILES; i++)
         if (files[i] >= 0) close(files[i]);
+    if (text != NULL && status == 0) *length = (size_t)size.st_size;
     if (text == NULL || status == 0) return text;
     // The last line of stderr is the error.
     size_t end = strlen(text);
@@ -93,9 +95,10 @@ static char *library_run_(const char *action, const char *file, const char *inpu
 
 static int take_library_(Tokenizer *tokenizer, const char *path, Error *err) {
     long long vocab = 0, end = -1;
+    size_t length = 0;
     tokenizer->kind = TOKENIZER_LIBRARY;
     snprintf(tokenizer->file, sizeof tokenizer->file, "%s", path);
-    char *told = library_run_("describe", path, "", 0, err);
+    char *told = library_run_("describe", path, "", &length, err);
     if (told == NULL) return -1;
     int numbers = sscanf(told, "%lld %lld", &vocab, &end);
     free(told);
@@ -148,7 +151,7 @@ int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *t
         for (size_t at = 0, n; at < length; at += n)
             if ((n = (size_t)text_decode(text + at, length - at, &code)) == 0)
                 return error_set(err, EXIT_USAGE, "%s: byte %zu is not UTF-8; use UTF-8 text", name, at);
-        ids = library_run_("encode", tokenizer->file, text, length, err);
+        ids = library_run_("encode", tokenizer->file, text, &length, err);
         if (ids == NULL) return -1;
     }
     const char *at = ids != NULL ? ids : text;
@@ -203,8 +206,8 @@ char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens) {
     if (tokenizer->kind == TOKENIZER_LIBRARY) {
         // If the library fails now, return the token numbers, so that training continues.
         Error ignored = {0};
-        char *text = library_run_("decode", tokenizer->file, raw, raw_length, &ignored);
-        if (text != NULL) free(raw), raw = text, raw_length = strlen(text);
+        char *text = library_run_("decode", tokenizer->file, raw, &raw_length, &ignored);
+        if (text != NULL) free(raw), raw = text;
     }
     out = xmemstream(&safe, &safe_length);
     for (const char *at = raw, *end = raw + raw_length; at < end;) {

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -403,6 +404,15 @@ def test_tokens_are_those_of_the_tokenizers_library(tmp_path, kind):
     for line, ids, decoded in zip(LINES, said[::2], said[1::2]):
         assert ids_of(ids) == encode(line), line
         assert decoded == decode(encode(line)), line
+
+
+def test_a_text_does_not_end_at_a_token_that_is_a_nul(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "tokens.py").write_text(
+        r"import sys; print({'describe': '300 -1', 'encode': '7'}.get(sys.argv[1], 'a\0b'), end='')")
+    shutil.copy(TOOLS / "tool_tokenizer", tmp_path)
+    said = subprocess.run([tmp_path / "tool_tokenizer", "x.json"], input="a", capture_output=True, text=True).stdout
+    assert said == "7\na\\x00b\n"
 
 
 def prepare_mine(folder, tokenizer):
