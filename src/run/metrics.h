@@ -13,7 +13,7 @@ typedef struct StageFigures {
     int64_t activation_bytes; // bytes of own and lent slots
     ExpertLoad experts;       // experts' load on the rank with the fullest group; unused in dense models
     EngineRun run;            // run.times is invalid
-    double updated;           // end of the step, on rank 0's clock
+    double update;            // seconds of the rank's update
 } StageFigures;
 
 typedef struct StepFigures {

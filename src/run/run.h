@@ -97,8 +97,9 @@ int run_train(Run *run, Error *err);
 // to whether any rank was asked to stop. -1 with err.
 int run_loss(Run *run, double *loss, bool *stop, Error *err);
 
-// Collective. Gathers every rank's figures of a step and writes the step line and the line of metrics.
-int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error *err);
+// Collective. Gathers every rank's figures of a step and writes the step line and the line of metrics. update: seconds
+// of this rank's update, which all ranks begin together. say->seconds: the time until then.
+int run_report_step(Run *run, const EngineRun *pipeline, double update, StepFigures *say, Error *err);
 
 // Handles the result of writing a metrics line (`trouble`; code 0: no error); call it after each line. If the file
 // cannot be written, training continues, and the start and the end of the failure are logged. If standard output cannot

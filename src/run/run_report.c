@@ -130,13 +130,13 @@ void run_tell_metrics(Run *run, int64_t step, const Error *trouble) {
     else log_line(&run->all, "step %lld: %s can be written again", (long long)step, run->config->log.metrics);
 }
 
-int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error *err) {
+int run_report_step(Run *run, const EngineRun *pipeline, double update, StepFigures *say, Error *err) {
     const Config *config = run->config;
     const ParallelConfig *parallel = &config->parallel;
     ExpertLoad *load = &run->stage.pass.load;
     int stages = (int)parallel->pipeline, world = world_size(run->world), columns = world / stages;
     int64_t count = config->model.layers * config->model.experts;
-    double offset = world_place(run->world)->clock_offset, updated = clock_seconds() + offset;
+    double offset = world_place(run->world)->clock_offset;
     // 1. Sums over all ranks: the balance loss, of which each rank has its rows' part, and tokens of experts.
     if (config->model.experts > 0) {
         double sums[] = {load->balance, load->forwards};
@@ -147,16 +147,17 @@ int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error
         if (say->copies != NULL && world_sum(run->world, run->stage.copies, count, err) != 0) return -1;
     }
     // 2. Every rank's figures, with times on rank 0's clock. The step ends when the last rank has updated its weights.
+    //    All begin their updates together, after the norm. Each measures its own: clocks of hosts drift.
     const int64_t *held = run->be->held.bytes;
     StageFigures mine = {memory_total(&run->be->peak), held[MEMORY_OWN_SLOTS] + held[MEMORY_LENT_SLOTS], *load,
-                         *pipeline, updated};
+                         *pipeline, update};
     *load = (ExpertLoad){0};
     mine.run.begin += offset, mine.run.end += offset;
     StageFigures *all = xcalloc((size_t)world, sizeof *all), *figures = xcalloc((size_t)stages, sizeof *figures);
     int status = world_gather(run->world, all, &mine, sizeof mine, err);
     for (int r = 1; status == 0 && run->metrics != NULL && r < world; r++)
-        mine.updated = fmax(mine.updated, all[r].updated);
-    say->seconds += mine.updated - updated;
+        mine.update = fmax(mine.update, all[r].update);
+    say->seconds += mine.update;
     if (status == 0 && run->slowest != NULL) name_slowest_(run, all, say);
     // 3. The pipelines, each with its own begin and end: replicas do not wait for each other until their sums.
     for (int c = 0; status == 0 && run->metrics != NULL && c < columns; c++) {

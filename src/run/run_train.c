@@ -92,11 +92,13 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     figures.loss /= tokens;
     run->stage.microbatches = run->stage.most_microbatches; // validation and samples use all
     if (optimizer_norm(run->optimizer, &figures.norm, err) != 0) return train_fail_(label, err);
+    double normed = clock_seconds();
     if (train_update_(run, &figures, err) != 0) return train_fail_(label, err);
 
-    figures.seconds = clock_seconds() - start;
+    double update = clock_seconds() - normed;
+    figures.seconds = normed - start;
     if (run->be->range_end != NULL) run->be->range_end(run->be);
-    if (run_report_step(run, &pipeline, &figures, err) != 0) return -1;
+    if (run_report_step(run, &pipeline, update, &figures, err) != 0) return -1;
     snprintf(label, sizeof label, "step %lld", (long long)step);
     return run_trace_step(run, label, schedule, &pipeline, start, err);
 }
