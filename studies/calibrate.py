@@ -32,7 +32,7 @@ try:
 except ImportError:
     sys.exit("calibrate: NumPy is missing; run scripts/install_deps.sh")
 from common import answer, options_of, trainer
-from run_files import Failure, finish, form_of, number, read_text, write_file
+from run_files import Failure, ask_family, finish, form_of, number, parse_lines, read_text, write_file
 
 SETTLED = 1e-5  # largest change of a logarithm at which the fit ends
 ROUNDS = 40
@@ -57,14 +57,6 @@ class Run:
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
-def entries_of(file):
-    for at, line in enumerate(read_text(file).splitlines(), 1):
-        try:
-            yield json.loads(line)
-        except ValueError:
-            raise Failure(f"{file}:{at}: is not a line of JSON; give the file of log.metrics") from None
-
-
 def read_run(path, options):
     """Returns the last start in a metrics file: its configuration and a quantile of its step times."""
     file = path / "metrics.jsonl" if path.is_dir() else path
@@ -74,7 +66,7 @@ def read_run(path, options):
 
 def run_of(path, file, options):
     start, steps, skipped = None, [], options.skip
-    for entry in entries_of(file):
+    for entry in parse_lines(read_text(file)):
         if entry.get("type") == "run":
             start, steps = entry, []
         elif entry.get("type") == "step":
@@ -102,17 +94,11 @@ def run_of(path, file, options):
 class Planner:
     """Asks `--plan` for the step times of runs."""
 
-    def __init__(self, folder, bin_folder):
-        self.folder, self.bin = Path(folder), bin_folder
+    def __init__(self, runs, folder, bin_folder):
+        self.bin, self.files = bin_folder, {run.name: Path(folder) / f"{at}.yaml" for at, run in enumerate(runs)}
         self.peak = None  # TFLOP/s of all ranks of a CPU together, the same for all runs
-        self.written = {}
-
-    def file_of(self, run):
-        if run.name not in self.written:
-            path = self.folder / f"{len(self.written)}.yaml"
-            path.write_text(json.dumps(run.config))
-            self.written[run.name] = path
-        return self.written[run.name]
+        for run in runs:
+            self.files[run.name].write_text(json.dumps(run.config))
 
     def seconds(self, run, figures):
         family = run.config["model"]["family"]
@@ -120,14 +106,12 @@ class Planner:
         if run.on_cpu and self.peak is not None:
             given["hardware.peak_tflops"] = f"{self.peak / run.world:.12g}"
         try:
-            told = answer(trainer(family, self.bin), self.file_of(run), "--plan", *options_of(given))
+            told = answer(trainer(family, self.bin), self.files[run.name], "--plan", *options_of(given))
             return told["step_ms"] / 1000
         except Failure as failure:
             raise Failure(f"{run.name}: {failure}") from None
 
     def all_seconds(self, questions):
-        for run, _ in questions:  # writes the files before the threads read them
-            self.file_of(run)
         with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             return list(pool.map(lambda question: self.seconds(*question), questions))
 
@@ -220,14 +204,13 @@ def scaled(options):
         raise Failure(f"{options.runs[0]}: write one step's time as step=58s or step=812ms, and no runs next to it")
     if options.config is None or options.check:
         raise Failure("step=TIME needs the configuration of the run, -c CONFIG, and checks no other runs")
-    family = re.search(r"^\s*family:\s*[\"']?(\w+)|[{,]\s*family:\s*(\w+)", read_text(options.config), re.M)
-    family = next(filter(None, family.groups())) if family else "llama"
     measured = float(found[1]) * (1e-3 if found[2] == "ms" else 1)
-    program, config = trainer(family, options.bin), options.config
+    programs = [trainer(family, options.bin) for family in ("llama", "gpt")]
 
     def planned(efficiency):
         keys = {"hardware.matmul_efficiency": f"{efficiency:.12g}", "hardware.profile": ""}
-        return answer(program, config, "--plan", *options_of(keys))["step_ms"] / 1000
+        _, told = ask_family(options.config, "--plan", "--json", *options_of(keys), programs=programs)
+        return json.loads(told)["step_ms"] / 1000
 
     least = planned(1)
     if not least <= measured < planned(0.02):
@@ -292,7 +275,7 @@ def main(options):
     if len({run.on_cpu for run in runs + others}) > 1:
         raise Failure("some runs were on CPUs and some on GPUs; calibrate each by itself")
     with tempfile.TemporaryDirectory() as folder:
-        planner = Planner(folder, options.bin)
+        planner = Planner(runs + others, folder, options.bin)
         if runs[0].on_cpu:
             planner.peak = sorted(run.peak for run in runs)[len(runs) // 2]
         fit = Fit(runs, planner, options.noise)

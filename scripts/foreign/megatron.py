@@ -198,7 +198,7 @@ def vocabulary(s, default):
 def convert_model(s, config, known):
     model = config["model"]
     model["vocab"] = vocabulary(s, known.get("vocab", REQUIRED))
-    if s.effect("encoder", "model", "attention sees the whole sequence; the head for pairs of sentences is not planned"):
+    if s.effect("encoder", "model", "attention sees the whole sequence; the head for sentence pairs is not planned"):
         model["causal"], config["train"]["objective"] = False, "masked"
     gated, place = family_of(s, model, known)
     llama = model["family"] == "llama"

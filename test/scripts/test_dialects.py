@@ -63,7 +63,8 @@ def test_what_torchtitan_is_told_means_the_configuration_again(name, words):
                                                      ("nanotron", "1-sqrt", "lr_decay_style: linear")])
 def test_a_program_is_told_the_learning_rate_that_it_takes(tmp_path, program, root, constant):
     path, text = tmp_path / "our.yaml", (ROOT / "configs/llama3.1_8b.yaml").read_text()
-    for keys, said in (("wsd\n  decay_shape: sqrt", root), ("wsd\n  decay_shape: 1-sqrt", root), ("constant", constant)):
+    shape = "wsd\n  decay_shape:"
+    for keys, said in ((f"{shape} sqrt", root), (f"{shape} 1-sqrt", root), ("constant", constant)):
         path.write_text(text.replace("\ntrain:", f"\ntrain:\n  precision: fp32\n  schedule: {keys}").replace(
             "  precision: bf16\n", "").replace("  schedule: cosine\n", ""))
         answer = script("export.py", path, "--to", program)
@@ -158,7 +159,8 @@ def test_what_cannot_be_said_is_named(tmp_path):
 
 
 def test_nanotrons_yaml_has_numbers():
-    assert list(yaml_lines({"eps": 1e-05, "lr": 2.5e-05, "on": True}, "")) == ["eps: 1.0e-05", "lr: 2.5e-05", "on: true"]
+    lines = list(yaml_lines({"eps": 1e-05, "lr": 2.5e-05, "on": True}, ""))
+    assert lines == ["eps: 1.0e-05", "lr: 2.5e-05", "on: true"]
 
 
 @pytest.mark.parametrize("program", ["megatron", "torchtitan", "nanotron"])

@@ -221,7 +221,7 @@ def test_a_launch_script_of_arrays_and_quoted_blocks_is_planned_as_it_is(tmp_pat
     assert plan(tmp_path, config, *B200)["step_ms"] > 0
     comments, config = converted(tmp_path, "megatron", ARRAYS.replace("_gpt", "_bert"), after=["--vocab-size", "32000"])
     has(config, {"model.vocab": 32000, "model.causal": False, "train.objective": "masked"})
-    assert "model: pretrain_bert.py: attention sees the whole sequence; the head for pairs" in comments
+    assert "model: pretrain_bert.py: attention sees the whole sequence; the head for sentence pairs" in comments
 
 
 def test_the_scripts_gpus_of_a_node_stay_with_a_gpu_that_has_another_number(tmp_path):
