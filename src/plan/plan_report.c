@@ -346,9 +346,7 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     const char *named = list[0] == '\0' ? NULL : slash != NULL ? slash + 1 : list;
     if (answer->time.known && table->best >= 0 && !foreign)
         pays_print(rows, table->count, &run, named, false, "does not fit", screen);
-    bool host = answer->verdict.bpipe.possible && answer->config.schedule.evict_to == EVICT_TO_HOST;
-    if (!foreign)
-        grid_line(screen, "BPipe?", "%s%s", answer->verdict.brief, host ? "; here it evicts to the host" : "");
+    if (!foreign) grid_line(screen, "BPipe?", "%s", answer->verdict.brief);
     const Forecast *best = table->best >= 0 ? &table->rows[table->best] : &run;
     double less = answer->time.known && !foreign ? 1 - best->time.step / answer->time.step : 0;
     if (less >= 0.005 && named == NULL) { // the options that set the best schedule

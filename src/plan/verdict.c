@@ -168,8 +168,11 @@ static void decide_(Verdict *verdict, const Planner *planner) {
         else say_gain_(verdict, planner, best, with);
         if (known) say_(verdict, tie ? "; plans are accurate only to 2 %% here." : ".");
     }
+    bool host = bpipe->possible && config->schedule.evict_to == EVICT_TO_HOST;
+    if (host) say_(verdict, " Here it evicts to the host.");
     if (verdict->brief[0] == '\0')
         snprintf(verdict->brief, sizeof verdict->brief, "%.*s", (int)sizeof verdict->brief - 1, verdict->reason);
+    else if (host) text_add(verdict->brief, sizeof verdict->brief, "; here it evicts to the host");
 }
 
 int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {
