@@ -101,7 +101,7 @@ function rowOverrides(row) {
 
 function rowName(row) {
   return row.name + (row.chunks > 1 ? ` x${row.chunks}` : "") + (row.slices > 1 ? ` slices ${row.slices}` : "") + (row.group ? ` group ${row.group}` : "") + (row.delay ? ` delay ${row.delay}` : "") +
-         (row.split_backward === "on" ? " split" : "") + (row.bpipe === "on" ? `, BPipe to ${row.evict_to}` : "") +
+         (row.split_backward === "on" ? " split" : "") + (row.bpipe !== "on" ? "" : row.evict_to === "peer" ? ", BPipe" : ", host") +
          (row.recompute_layers && String(row.recompute_layers) !== "0" ? `, recompute ${row.recompute_layers}` : "") +
          (row.recompute && row.recompute !== "none" ? `, ${row.recompute}` : "");
 }
@@ -441,7 +441,7 @@ const CHOSEN = ["parallel.context", "parallel.expert", "parallel.sequence", "par
 // Names layouts by ranks, micro-batch and schedule, and by the other keys in which layouts with that name differ.
 function layoutNames(configs) {
   const short = ({parallel, schedule}) => `p=${parallel.pipeline} t=${parallel.tensor} d=${parallel.data} b=${schedule.micro_batch} ${schedule.name}` +
-                                          (schedule.bpipe === "on" ? ` BPipe to ${schedule.evict_to}` : "");
+                                          (schedule.bpipe !== "on" ? "" : schedule.evict_to === "peer" ? " BPipe" : " host");
   const lengths = (value) => new Set(value.slice(1, -1).split(",")).size > 1 ? "uneven" : "even";
   const words = (config) => CHOSEN.map((key) => [key.split(".")[1], String(valueOf(config, key))]).map(([name, value]) => `${name}=${value[0] === "[" ? lengths(value) : value}`);
   return configs.map((config) => {

@@ -319,7 +319,7 @@ def layouts(configs):
 
     def short(config):
         cut, schedule = config["parallel"], config["schedule"]
-        evicts = f", BPipe to {schedule['evict_to']}" if schedule["bpipe"] == "on" else ""
+        evicts = "" if schedule["bpipe"] != "on" else ", BPipe" if schedule["evict_to"] == "peer" else ", host"
         shared = f" c={cut['context']}" if cut.get("context", 1) > 1 else ""
         ranks = f"p={cut['pipeline']} t={cut['tensor']} d={cut['data']}{shared}"
         return f"{ranks} b={schedule['micro_batch']} {schedule['name']}{evicts}"
@@ -360,6 +360,8 @@ def headline(config, world, days):
     gpu = hardware["gpu"] if hardware["gpu"] != "none" else "rank" if world == 1 else "ranks"
     shown = ("an unknown time" if days is None else
              f"{thousands(24 * days)} hours" if days < 1 else f"{thousands(days)} days")
+    if days is not None and hardware.get("trainer", "this") == "this":
+        shown += " with nothing lost"
     name, fp8 = Path(config["checkpoint"]["dir"]).name or model["family"], train.get("fp8", "off")
     said = (f"{name}, {train['precision']}{'' if fp8 == 'off' else f' with fp8: {fp8}'}, "
             f"{model['seq_len']:,} tokens a sequence, "
@@ -375,7 +377,10 @@ def headline(config, world, days):
 def step_tiles(found):
     low, high = found.get("step_ms_low"), found.get("step_ms_high")
     band = [(f"{seconds(low)} to {seconds(high)}", "the band of that time")] if low and high else []
-    return [(seconds(found["step_ms"]), "a step"), *band, (percent(found["mfu"]), "MFU, attention in full")]
+    others = [(f"{seconds(one['low_ms'])} to {seconds(one['high_ms'])}",
+               f"four of five of {one['runs']} runs of {one['program']}") for one in found.get("others") or []]
+    return [(seconds(found["step_ms"]), "a step" if band else "a step with nothing lost"), *band, *others,
+            (percent(found["mfu"]), "MFU, attention in full")]
 
 
 def plan_parts(found):
@@ -430,7 +435,8 @@ def budget_parts(budget):
     rows = [(name, *(cell(bill, unit) for unit in known)) for name, bill in bills.items() if bill]
     if not known:
         return []
-    return ["<h2>Budget, with the band of each figure</h2>", table(("", *map(units.get, known)), rows)]
+    lost = "the band of each figure" if any("days_low" in bill for bill in bills.values() if bill) else "nothing lost"
+    return [f"<h2>Budget, with {lost}</h2>", table(("", *map(units.get, known)), rows)]
 
 
 def assumptions(found):
