@@ -232,6 +232,7 @@ static void sweep_print_(const Sweep *sweep, int rows) {
         counted |= sweep->rows[r].forecast.time.known && !sweep->rows[r].measured;
     }
     if (sweep->budgets && !banded) columns--;
+    if (!banded) cells[6] = "days at best";
     Grid grid = {.columns = sweep->key_count + columns, .width = GRID_LINE};
     while (cpus + 1 < sweep->row_count && !sweep->rows[cpus].hardware.cpu) cpus++;
     if (sweep->row_count > 0) hardware_print_cpus(&sweep->rows[cpus].hardware, stdout);
