@@ -10,7 +10,6 @@ SOAK_SECONDS (3600) sets the duration.
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,23 +17,13 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from trainer_runs import ROOT, as_options, environment, metrics_of, rank_processes, trainer  # noqa: E402
-from trainer_runs import wait_for_lines  # noqa: E402
+from trainer_runs import ROOT, metrics_of, rank_processes, started  # noqa: E402
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "3600"))
 EVERY = 20
 MOST_KIB = 512  # allowed growth of a rank after the warm-up, which is a fifth of the time
-RUN = ["train.steps=100000000", "model.seq_len=32", "train.global_batch=8", "schedule.micro_batch=1",
-       f"data.val_every={EVERY}"]
-
-
-def start(folder):
-    saving = [f"checkpoint.dir={folder}/saved", f"checkpoint.every={EVERY}", "checkpoint.keep=2"]
-    options = as_options(*RUN, *saving, f"log.metrics={folder}/metrics.jsonl")
-    command = [trainer("llama"), "-c", "configs/llama_tiny.yaml", *options]
-    with open(folder / "said", "w", encoding="utf-8") as said:
-        return subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=said,
-                                stderr=said)
+RUN = ["model.seq_len=32", "train.global_batch=8", "schedule.micro_batch=1", f"data.val_every={EVERY}",
+       f"checkpoint.every={EVERY}", "checkpoint.keep=2"]
 
 
 def look(pid):
@@ -51,16 +40,15 @@ def slope(points):
     return 1000 * sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
 
 
-def watch(process, folder):
+def watch(job, metrics):
     """Returns for each rank a list of (steps, resident KiB, descriptors, threads)."""
-    wait_for_lines(process, folder / "metrics.jsonl", 3)
-    pids, done = [pid for _, pid in sorted(rank_processes(f"{folder}/metrics.jsonl").items())], 0
+    pids, done = [pid for _, pid in sorted(rank_processes(str(metrics)).items())], 0
     seen = [[] for _ in pids]
     deadline = time.monotonic() + SECONDS
-    with open(folder / "metrics.jsonl", encoding="utf-8") as metrics:
+    with open(metrics, encoding="utf-8") as lines:
         while time.monotonic() < deadline:
-            assert process.poll() is None, (folder / "said").read_text()[-2000:]
-            done += sum(line.startswith('{"type":"step"') for line in metrics)
+            assert job.parent.poll() is None, job.end().stderr
+            done += sum(line.startswith('{"type":"step"') for line in lines)
             for rank, pid in enumerate(pids):
                 seen[rank].append((done, *look(pid)))
             time.sleep(min(5, SECONDS / 200))
@@ -98,15 +86,14 @@ def judge(seen):
 
 def main():
     folder = Path(tempfile.mkdtemp(prefix="soak_memory_"))
-    began, process = time.monotonic(), start(folder)
+    job = started(ROOT / "configs/llama_tiny.yaml", folder, *RUN, f"checkpoint.dir={folder}/saved", arguments=["-q"],
+                  stdout=subprocess.DEVNULL)
     try:
-        seen = watch(process, folder)
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(timeout=300)
+        seen = watch(job, folder / "metrics.jsonl")
+        code = job.stop().code
     finally:
-        process.kill()
-    steps = len(metrics_of(folder / "metrics.jsonl"))
-    print(f"{steps} steps in {time.monotonic() - began:.0f} s, ended with code {code}")
+        job.parent.kill()
+    print(f"{len(metrics_of(folder / 'metrics.jsonl'))} steps, ended with code {code}")
     wrong = judge(seen) + ([] if code == 3 else [f"it ended with code {code}"])
     if not wrong:
         shutil.rmtree(folder)

@@ -241,16 +241,6 @@ def socket_inodes(pids):
     return found
 
 
-def wait_for_lines(process, path, count):
-    """Waits until a file of this process has so many lines."""
-
-    def written():
-        assert process.poll() is None, f"it ended with {process.poll()}"
-        return path.exists() and path.read_text().count("\n") >= count
-
-    wait_until(written, f"{path} never had {count} lines")
-
-
 def nothing_left(config, seconds=8):
     """Waits until no process of the run is left, and no ownerless folder except those from before these tests."""
     left = lambda: (processes_with(str(config)), ownerless_folders() - EARLIER)
