@@ -223,7 +223,7 @@ def run(config, family, *overrides, arguments=(), timeout=300, before=(), **chan
     the CPU."""
     metrics = config.parent / f"{uuid.uuid4().hex}.jsonl"
     own = (f"log.metrics={metrics}", "hardware.device=cuda")
-    options = [item for text in (*own, *overrides) for item in ("-o", text)]
+    options = trainer_runs.as_options(*own, *overrides)
     command = [*before, VIRTUAL / f"train_{family}", "-c", config, *options, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment(**changes))
     return trainer_runs.Ended(config, done.returncode, done.stdout, done.stderr).read_metrics(metrics)

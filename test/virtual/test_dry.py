@@ -7,13 +7,14 @@ import re
 import shutil
 import subprocess
 
+import plans
 import pytest
 import trainer_runs
 import virtual_runs
 
 FOLDER = trainer_runs.ROOT / "test" / "virtual"
 VIRTUAL = trainer_runs.ROOT / "build" / "virtual"
-CONFIGS = {"llama": "llama65b", "gpt": "gpt3_96b"}
+CONFIGS = {"llama": plans.LLAMA, "gpt": plans.GPT}
 WITHIN = 0.02
 
 
@@ -23,17 +24,18 @@ def tokens(tmp_path_factory):
                                      trainer_runs.made_tokens(1100000, 30000))
 
 
-def options(tokens, overrides):
-    texts = [f"data.train={tokens}", "data.val=", "data.val_every=0", "checkpoint.every=0", "train.steps=2"]
-    texts += [f"train.timeout_s={trainer_runs.patience(60):.0f}", *overrides]
-    return [item for text in texts for item in ("-o", text)]
+def given(tokens, *overrides):
+    """Returns the settings of two steps, of a run or of its plan."""
+    return (f"data.train={tokens}", "data.val=", "data.val_every=0", "checkpoint.every=0", "train.steps=2",
+            f"train.timeout_s={trainer_runs.patience(60):.0f}", *overrides)  # fmt: skip
 
 
 def dry(family, tokens, folder, *overrides, nodes=1, **changes):
     """Runs to the end. Returns the metrics of the last step, and what the run said."""
-    config, metrics = trainer_runs.ROOT / "configs" / f"{CONFIGS[family]}.yaml", folder / "metrics.jsonl"
+    metrics = folder / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
-    command = [VIRTUAL / f"train_{family}", "-c", config, *options(tokens, (f"log.metrics={metrics}", *overrides))]
+    options = trainer_runs.as_options(*given(tokens, f"log.metrics={metrics}", *overrides))
+    command = [VIRTUAL / f"train_{family}", "-c", CONFIGS[family], *options]
     env = trainer_runs.environment(OMP_NUM_THREADS="1", VIRTUAL_DRY="1", VIRTUAL_GPUS="8", VIRTUAL_NODES=str(nodes),
                                    **changes)
     done = subprocess.run(command, capture_output=True, text=True, timeout=trainer_runs.patience(280), env=env)
@@ -42,11 +44,7 @@ def dry(family, tokens, folder, *overrides, nodes=1, **changes):
 
 
 def planned(family, tokens, *overrides):
-    config = trainer_runs.ROOT / "configs" / f"{CONFIGS[family]}.yaml"
-    command = [trainer_runs.trainer(family), "-c", config, *options(tokens, overrides), "--plan", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=trainer_runs.patience(60))
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return plans.plan(CONFIGS[family], *given(tokens, *overrides), family=family)
 
 
 def allocates_as_planned(step, plan):
@@ -345,9 +343,8 @@ def test_a_dry_run_is_an_option_of_the_trainers(tokens):
     config = trainer_runs.ROOT / "configs" / "llama_tiny.yaml"
     keys = (f"data.train={tokens}", "data.val=", "hardware.gpu=h100", "hardware.gpus_per_node=2", "train.steps=2",
             "model.vocab=30000", "log.metrics=", "sample.every=1", "sample.tokenizer=ids")  # fmt: skip
-    words = [item for key in keys for item in ("-o", key)]
     # A pipe can be read only once.
-    command = [trainer_runs.trainer("llama"), "-c", "/dev/stdin", "--dry-run", *words]
+    command = [trainer_runs.trainer("llama"), "-c", "/dev/stdin", "--dry-run", *trainer_runs.as_options(*keys)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=trainer_runs.patience(120),
                           input=config.read_text(), env=trainer_runs.environment(OMP_NUM_THREADS="1"))
     assert done.returncode == 0, done.stderr[-2000:]
