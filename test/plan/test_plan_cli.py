@@ -413,6 +413,10 @@ def test_what_fits_is_peak_and_reserve_within_memory():
         told = plan(LLAMA, "schedule.micro_batch=4", f"hardware.reserve_gib={reserve}")
         for stage in told["stages"]:
             assert stage["fits"] == (stage["peak_bytes"] / GIB + reserve <= 80)
+    lines = report(LLAMA, "hardware.memory_gib=60").splitlines()  # micro-batch sizes: b, m and three peaks
+    peaks = [peak for line in lines if re.match(r"\d+ +\d+ +\(?\d", line) for peak in line.split()[2:5]]
+    assert [peak.startswith("(") for peak in peaks] == [float(peak.strip("()")) + 4 > 60 for peak in peaks]
+    assert 0 < sum(peak.startswith("(") for peak in peaks) < len(peaks) == 9
 
 
 def test_unknown_figures_are_null():

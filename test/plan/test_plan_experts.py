@@ -113,6 +113,12 @@ def test_experts_of_one_rank_are_not_exchanged(config):
     assert lines["experts' exchange"] == lines["imbalance"] == 0
 
 
+def test_experts_on_fewer_ranks_than_tensors_have_gradients_to_sum(config):
+    tensor = ("parallel.tensor=4", "parallel.sequence=true", "parallel.data=1")
+    four, two = (plan(config, *tensor, f"parallel.expert={ranks}") for ranks in (4, 2))
+    assert four[1]["sums over data ranks"] == 0 < two[1]["sums over data ranks"]
+
+
 def test_exchanges_between_nodes_follow_the_network(config):
     near = plan(config)[1]["experts' exchange"]
     far, slow = (plan(config, "parallel.expert=16", f"hardware.network_gb_s={rate}")[1]["experts' exchange"]
