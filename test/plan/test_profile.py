@@ -55,6 +55,17 @@ def test_a_stage_alone_takes_the_bytes_that_were_planned(tmp_path, family, stage
     assert ended.returncode == 0 and like not in ended.stdout, ended.stderr
 
 
+def test_the_mfu_of_a_stage_is_that_of_its_times(tmp_path):
+    config, work = write_config(tmp_path, hardware="{device: cpu, peak_tflops: 1.0e-4}"), []
+    for split in ("off", "on"):
+        keys = as_options("schedule.bpipe=off", f"schedule.split_backward={split}")
+        said = command("llama", "-c", config, "--emulate-stage", "1", *keys).stdout
+        times = re.findall(r"([\d.]+) ms", said.split("\ntime ")[1].split(" a microbatch")[0])
+        assert len(times) == (3 if split == "on" else 2)
+        work.append(float(re.search(r"never idle: ([\d.]+)%", said)[1]) * sum(map(float, times)))
+    assert work[0] == pytest.approx(work[1], rel=0.02)
+
+
 @pytest.mark.thorough
 def test_a_search_plans_from_the_profile_by_the_rules_of_a_plan(folder, config, profile):
     path, told, _ = profile
