@@ -155,36 +155,28 @@ int run_report_step(Run *run, const EngineRun *pipeline, double update, StepFigu
     mine.run.begin += offset, mine.run.end += offset;
     StageFigures *all = xcalloc((size_t)world, sizeof *all), *figures = xcalloc((size_t)stages, sizeof *figures);
     int status = world_gather(run->world, all, &mine, sizeof mine, err);
-    for (int r = 1; status == 0 && run->metrics != NULL && r < world; r++)
-        mine.update = fmax(mine.update, all[r].update);
-    say->seconds += mine.update;
-    if (status == 0 && run->slowest != NULL) name_slowest_(run, all, say);
-    // 3. The pipelines, each with its own begin and end: replicas do not wait for each other until their sums.
+    // 3. The figures of each stage: the largest memory and times over its ranks, and the mean of busy. Pipelines have
+    //    their own begin and end: replicas do not wait for each other until their sums.
+    double longest = 0;
     for (int c = 0; status == 0 && run->metrics != NULL && c < columns; c++) {
         double begin = INFINITY, end = -INFINITY;
         for (int s = 0; s < stages; s++) {
             Coordinates at = {.replica = c / (int)parallel->tensor, .stage = s, .tensor = c % (int)parallel->tensor};
-            const EngineRun *rank = &all[topology_rank(parallel, at)].run;
-            begin = fmin(begin, rank->begin), end = fmax(end, rank->end);
+            const StageFigures *rank = &all[topology_rank(parallel, at)];
+            StageFigures *stage = &figures[s];
+            if (c == 0) *stage = *rank;
+            else stage->run.busy += rank->run.busy;
+            begin = fmin(begin, rank->run.begin), end = fmax(end, rank->run.end), longest = fmax(longest, rank->update);
+            stage->peak_bytes = max_i64(stage->peak_bytes, rank->peak_bytes);
+            stage->run.exposed = fmax(stage->run.exposed, rank->run.exposed);
+            if (rank->experts.fullest > stage->experts.fullest) stage->experts = rank->experts;
         }
         say->pipeline += (end - begin) / columns;
     }
-    // 4. The figures of each stage: the largest memory and times over its ranks, and the mean of busy.
-    for (int r = 0; status == 0 && run->metrics != NULL && r < world; r++) {
-        Coordinates at = topology_coordinates(parallel, r);
-        StageFigures *stage = &figures[at.stage];
-        const StageFigures *rank = &all[r];
-        if (at.tensor == 0 && at.replica == 0) {
-            *stage = *rank;
-            continue;
-        }
-        stage->peak_bytes = max_i64(stage->peak_bytes, rank->peak_bytes);
-        if (rank->experts.fullest > stage->experts.fullest) stage->experts = rank->experts;
-        stage->run.busy += rank->run.busy;
-        stage->run.exposed = max_double(stage->run.exposed, rank->run.exposed);
-    }
+    say->seconds += longest;
     for (int s = 0; s < stages; s++) figures[s].run.busy /= columns;
-    // 5. The lines.
+    if (status == 0 && run->slowest != NULL) name_slowest_(run, all, say);
+    // 4. The lines.
     if (status == 0 && run->metrics != NULL) {
         say->lr = optimizer_lr(&config->train, say->step);
         say->tokens = config_batch_at(config, say->step) * config->model.seq_len;
