@@ -6,7 +6,6 @@ import re
 import select
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -302,9 +301,10 @@ def test_readers_that_pause_hold_up_no_request_to_stop_and_lose_no_line(small, t
     assert ended.code == 3 and steps == 2 * [[str(n + 1) for n in range(steps_done(tmp_path))]], ended.stderr
 
 
-@pytest.mark.parametrize("overrides", [(), ("parallel.pipeline=1", "schedule.bpipe=off")],
+@pytest.mark.parametrize("overrides", [(), ("parallel.pipeline=1", "schedule.bpipe=off", "train.timeout_s=2")],
                          ids=["four_ranks", "one_rank"])
-def test_a_reader_of_messages_that_never_goes_on_holds_up_no_second_request(small, tmp_path, overrides):
+def test_a_reader_of_messages_that_never_goes_on_ends_no_run_and_holds_up_no_second_request(
+    small, tmp_path, overrides):
     keys = (f"train.peer_timeout_s={PATIENCE}", f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=1")
     job = running(small, tmp_path, *keys, *overrides)
     with open(f"/proc/{job.parent.pid}/fd/2", "wb", buffering=0) as messages:
@@ -314,6 +314,9 @@ def test_a_reader_of_messages_that_never_goes_on_holds_up_no_second_request(smal
     if not overrides:
         os.kill(supervisor_process(job, 2), signal.SIGSTOP)  # its end needs no reader
         wait_until(lambda: not job.ranks(), "the ranks go on", PATIENCE + ENDS_WITHIN)
+    else:
+        time.sleep(6)
+    assert job.parent.poll() is None
     for _ in range(2):
         job.parent.send_signal(signal.SIGTERM)
         time.sleep(0.5)

@@ -146,7 +146,6 @@ class Terminal:
 
 
 LONG = ("train.steps=100000", "data.val_every=0", "train.global_batch=64")
-SLOW = ("train.global_batch=128", "data.val_every=0", "model.hidden=512", "model.ffn=1536")  # a step takes seconds
 
 
 @LAYOUTS
@@ -179,22 +178,3 @@ def test_a_terminal_that_is_closed_costs_no_work(tmp_path, layout):
     # The run may notice the closed terminal a moment before the signal.
     assert os.waitstatus_to_exitcode(wait_until(ended, "it does not end")[0]) in (1, 3)
     assert [path.name[:5] for path in (tmp_path / "out").iterdir()] == ["step_"]
-
-
-@pytest.mark.thorough
-@LAYOUTS
-def test_a_second_ctrl_c_ends_the_run_at_once(tmp_path, layout):
-    config = write_config(tmp_path)
-    # A step takes several seconds; the run must not wait for its end.
-    job = Terminal(config, "train.steps=2", *SLOW, *layout)
-    job.read_until("is running")
-    told = time.monotonic()
-    job.press(b"\x03")
-    if not layout:
-        job.read_until("asked to stop")
-    time.sleep(0.3)  # a signal within 0.2 s counts as the same request
-    job.press(b"\x03")
-    code, lines = job.end()
-    assert code == 1 and time.monotonic() - told < patience(8)
-    assert not any("stopped on request" in line for line in lines)
-    assert nothing_left(config)

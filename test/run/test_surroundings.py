@@ -85,17 +85,6 @@ def test_a_reader_that_pauses_ends_no_run_and_holds_up_no_request_to_stop(small,
 
 
 @pytest.mark.thorough
-def test_a_reader_of_messages_that_pauses_ends_no_run(small, tmp_path):
-    """Each step is saved, and says so, until the pipe is full."""
-    keys = (*ENDLESS, *RANKS["one_rank"], "train.timeout_s=2", f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=1")
-    job = Job(small, *keys, stdout=subprocess.DEVNULL)
-    fcntl.fcntl(job.parent.stderr, fcntl.F_SETPIPE_SZ, 4096)
-    time.sleep(8)
-    assert job.parent.poll() is None
-    assert job.stop().code == 3
-
-
-@pytest.mark.thorough
 def test_a_stop_in_the_middle_of_matrix_products_disturbs_nothing(tmp_path):
     """Steps of many products: the signal comes inside one. Kernels of some libraries leave a handler no stack space."""
     model = "{family: llama, hidden: 256, layers: 4, heads: 8, kv_heads: 4, ffn: 512, vocab: 100, seq_len: 64}"
