@@ -4,8 +4,8 @@
 #     scripts/five.sh DIR [-o KEY=VALUE]...
 #
 # Each runs 20 steps; the median of the last 15 counts. PROGRAM: the trainer (./train_llama). What does not run is named.
-# The best of the plan's five fastest was within 1 % of the best of all measured layouts in 92 of 101 published sets, the
-# first alone within 3 % in 64 (docs/published.md).
+# The best of the plan's five fastest was within 1 % of the best of all measured layouts in 25 of 29 published sets of
+# ten or more, the first alone within 3 % in 18 (docs/published.md).
 set -u
 if [ $# -lt 1 ] || [ "$1" = --help ] || [ ! -d "$1" ]; then
     sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p;}' "$0"

@@ -109,7 +109,8 @@ def test_every_run_of_the_lists_names_its_source():
 def test_a_search_says_how_often_five_layouts_hold_the_best():
     sets = re.findall(r"^\| .+ \| (\d+), \d+ \| \d+ \| [^|]+ \| (\d+), \d+ \|", PAGE.read_text(), re.MULTILINE)
     held = "{1} of {0} sets".format(*(sum(map(int, column)) for column in zip(*sets)))
-    assert [held in (ROOT / file).read_text() for file in ("src/search/search_report.c", "docs/planning.md")] == [True] * 2
+    for file in ("src/search/search_report.c", "docs/planning.md", "scripts/five.sh"):
+        assert held in (ROOT / file).read_text().replace("published ", "")
 
 
 @pytest.mark.thorough
