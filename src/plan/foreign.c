@@ -18,7 +18,8 @@
 
 const ForeignProgram foreign_programs[FOREIGN_PROGRAMS] = {
     {"megatron", "Megatron-LM", .trainers = {TRAINER_MEGATRON, TRAINER_NVIDIA}, .schedules = "1f1b interleaved",
-     .context = true, .experts = true, .reshards = true, .gate = 6, .selective = 6, .logits = 4, .error = 1.05},
+     .context = true, .experts = true, .scores = true, .reshards = true, .gate = 6, .selective = 6, .logits = 4,
+     .error = 1.05},
     {"torchtitan", "torchtitan", .trainers = {TRAINER_FSDP, TRAINER_FSDP},
      .schedules = "1f1b interleaved zb-v dualpipe-v", .context = true, .experts = true, .sharded = true,
      .reshards = true, .gate = 8, .selective = 4, .logits = 10, .error = 1.10},
@@ -49,8 +50,9 @@ void foreign_deal(Config *config) {
     parallel->layers_given = parallel->layers_count = p;
 }
 
-// Returns the bytes of a layer's activations of one microbatch. *input: the part that a recomputed layer keeps.
-static double layer_bytes_(const Config *config, double *input) {
+// Returns the bytes of a layer's activations of one microbatch: of attention that stores its scores, also the output of
+// softmax. *input: the part that a recomputed layer keeps.
+static double layer_bytes_(const Config *config, const StageShape *at, double *input) {
     const ModelConfig *model = &config->model;
     const ForeignProgram *row = row_(config->program);
     double t = (double)config->parallel.tensor, whole = config->parallel.sequence ? t : 1;
@@ -58,8 +60,9 @@ static double layer_bytes_(const Config *config, double *input) {
     double width = (double)(model->heads * model->head_dim), keys = (double)(model->kv_heads * model->head_dim);
     bool selective = config_pointwise(config, 0) && row->selective > 0;
     int gate = !families[model->family].gated ? 4 : selective ? row->selective : row->gate;
+    double scores = at->shape.attention.mode == ATTENTION_NONE ? 2 * (double)(model->heads * model->seq_len) : 0;
     *input = rows * 2 * (double)model->hidden / whole;
-    return rows * ((4 * width + 4 * keys + gate * (double)model->ffn) / t +
+    return rows * ((4 * width + 4 * keys + scores + gate * (double)model->ffn) / t +
                    (selective ? 4 : 8) * (double)model->hidden / whole);
 }
 
@@ -78,7 +81,7 @@ static double kept_more_(const Config *config, bool experts) {
 }
 
 int64_t foreign_bundle(const Config *config, const StageShape *at) {
-    double input, layer = layer_bytes_(config, &input), most = 0;
+    double input, layer = layer_bytes_(config, at, &input), most = 0;
     double again = at->layers > 0 ? (double)at->recomputed / (double)at->layers : 0;
     if (foreign_counted_here(&config->model)) {
         for (int c = 0; c < at->chunks; c++) {
@@ -109,7 +112,7 @@ int64_t foreign_states(const Config *config, const StageShape *at, int64_t param
 void foreign_bytes(MemoryBytes *memory, const Config *config, const StageShape *at, int64_t parameters) {
     const ForeignProgram *row = row_(config->program);
     const ModelConfig *model = &config->model;
-    double input, layer = layer_bytes_(config, &input), t = (double)config->parallel.tensor;
+    double input, layer = layer_bytes_(config, at, &input), t = (double)config->parallel.tensor;
     double copies = (double)(config->parallel.data * config->parallel.context), own = (double)parameters / t;
     double rows = (double)(config->schedule.micro_batch * model->seq_len / config->parallel.context);
     double logits = rows * (double)model->vocab / t, matrix = 2 * (double)model->vocab * (double)model->hidden / t;

@@ -45,6 +45,8 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
                                         !schedule_kinds[schedule->name].splits},
         {"schedule.recompute",
          (searched || row->selective == 0) && (asked & LAYOUT_BIT(pointwise)) != 0 && config_pointwise(config, 0) != 0},
+        {"attention.mode",
+         (asked & LAYOUT_BIT(attention)) != 0 && !row->scores && layout_of(config).attention != ATTENTION_FLASH},
         {"parallel.context", config->parallel.context > 1 && !row->context},
         {"model.experts", config->model.experts > 0 && !row->experts},
     };
@@ -69,22 +71,19 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
 }
 
 void foreign_fix(int program, Config *base, LayoutSpace *space) {
-    const ForeignProgram *row = row_(program);
-    LayoutMask fixed = LAYOUT_BIT(bpipe) | LAYOUT_BIT(slices) | LAYOUT_BIT(pointwise) | LAYOUT_BIT(attention) |
-                       LAYOUT_BIT(placement) | LAYOUT_BIT(collectives);
-    RunLayout at = space->given;
-    at.bpipe = BPIPE_OFF;
-    at.slices = 1;
-    at.pointwise = RECOMPUTE_NONE;
-    at.attention = ATTENTION_FLASH;
-    at.placement = PLACEMENT_STAGES;   // default of all other programs
-    at.collectives = COLLECTIVES_AUTO; // as import.py converts their settings
-    if ((space->fixed & LAYOUT_BIT(overlap)) == 0)
-        at.overlap = OVERLAP_OFF, fixed |= LAYOUT_BIT(overlap); // default of all other programs
-    if (!row->context) at.context = 1, fixed |= LAYOUT_BIT(context);
-    layout_set(&at, base);
-    space->given = at;
-    space->fixed |= fixed;
+    LayoutMask asked = space->fixed; // keys with -o, which keep their values where foreign_take permits others
+    RunLayout *at = &space->given;
+    at->bpipe = BPIPE_OFF;
+    at->slices = 1;
+    at->pointwise = RECOMPUTE_NONE;
+    if ((asked & LAYOUT_BIT(attention)) == 0) at->attention = ATTENTION_FLASH;
+    if ((asked & LAYOUT_BIT(placement)) == 0) at->placement = PLACEMENT_STAGES;     // default of all other programs
+    if ((asked & LAYOUT_BIT(overlap)) == 0) at->overlap = OVERLAP_OFF;              // default of all other programs
+    if ((asked & LAYOUT_BIT(collectives)) == 0) at->collectives = COLLECTIVES_AUTO; // as import.py converts settings
+    if (!row_(program)->context) at->context = 1, space->fixed |= LAYOUT_BIT(context);
+    space->fixed |= LAYOUT_BIT(bpipe) | LAYOUT_BIT(slices) | LAYOUT_BIT(pointwise) | LAYOUT_BIT(attention) |
+                    LAYOUT_BIT(placement) | LAYOUT_BIT(overlap) | LAYOUT_BIT(collectives);
+    layout_set(at, base);
     space->schedules = foreign_schedules(program);
 }
 

@@ -23,13 +23,15 @@ static Config of(const char *family, int program, int64_t tensor) {
                     .schedule = {.micro_batch = 2}};
 }
 
-static const StageShape whole = {.stages = 1, .chunks = 1, .layers = 4, .chunk = {{.layers = 4}}};
+static const StageShape whole = {
+    .shape.attention.mode = ATTENTION_FLASH, .stages = 1, .chunks = 1, .layers = 4, .chunk = {{.layers = 4}}};
 
 static double bundle_of(const Config *config, const StageShape *at) {
     return (double)foreign_bundle(config, at) / foreign_programs[config->program - 1].error;
 }
 
-// Korthikanti et al., table 2: 34 s b h. Without dropout, two masks of s b h are not kept.
+// Korthikanti et al., table 2: 34 s b h + 5 a s s b. Without dropout, two masks of s b h are not kept, and of the scores
+// only the output of softmax.
 TEST(a_layer_of_gpt_keeps_34_bytes_a_value_less_the_masks_of_dropout) {
     double values = 2 * 32 * 64;
     Config config = of("gpt", 1, 1);
@@ -38,6 +40,10 @@ TEST(a_layer_of_gpt_keeps_34_bytes_a_value_less_the_masks_of_dropout) {
     assert_true(fabs(bundle_of(&config, &whole) - 4 * 8 * values) < 2);
     config.parallel.sequence = false; // norms are whole on every rank
     assert_true(fabs(bundle_of(&config, &whole) - 4 * (24.0 / 4 + 8) * values) < 2);
+    StageShape stored = whole;
+    stored.shape.attention.mode = ATTENTION_NONE;
+    double scores = bundle_of(&config, &stored) - bundle_of(&config, &whole);
+    assert_true(fabs(scores - 4 * 2 * (4.0 / 4) * 32 * 32 * 2) < 2);
 }
 
 TEST(a_recomputed_layer_keeps_its_input_alone) {
@@ -114,6 +120,7 @@ TEST(selective_recomputation_keeps_no_output_of_a_norm) {
 TEST(an_unknown_program_is_refused) {
     Config config;
     memset(&config, 0, sizeof config);
+    config_set_attention(&config, ATTENTION_FLASH);
     assert_succeeds(foreign_take(&config, "nanotron", false, &unit_error));
     assert_string_equal(foreign_programs[config.program - 1].word, "nanotron");
     assert_refused(foreign_take(&config, "deepspeed", false, &unit_error), EXIT_USAGE,

@@ -627,10 +627,18 @@ def test_a_search_for_another_program_does_not_advise_an_export_that_is_refused(
     (["--for", "deepspeed"], "use megatron, torchtitan or nanotron"),
     (["--for", "nanotron", "-o", "schedule.name=zb-v"], "schedule.name: nanotron does not support this"),
     (["--for", "megatron", "-o", "schedule.bpipe=on"], "schedule.bpipe: Megatron-LM does not support this"),
+    (["--for", "torchtitan", "-o", "attention.mode=none"], "attention.mode: torchtitan does not support this"),
 ])
 def test_what_another_program_lacks_is_refused(option, says):
     ended = search("--gpus", 16, *option, *BOX)
     assert ended.returncode == 2 and says in ended.stderr and ended.stdout == ""
+
+
+def test_keys_that_are_given_stay_in_a_search_for_another_program():
+    given = {"attention.mode": "recompute", "parallel.placement": "linear", "parallel.collectives": "nccl"}
+    keys = [f"{key}={value}" for key, value in given.items()]
+    config = answer("--gpus", 16, "--for", "megatron", *BOX, overrides=keys)["for"]["config"]
+    assert {key: config[key.split(".")[0]][key.split(".")[1]] for key in given} == given
 
 
 def test_a_plan_for_another_program_names_nothing_that_it_lacks_and_hides_no_collectives():
