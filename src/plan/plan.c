@@ -186,7 +186,6 @@ static void held_(Held *held, HeldKey *last, const TensorTable *table, const Con
     if (memo != NULL && memo_find(memo, &key, held)) return;
     held_states_(held, &key, table, config, at, memo);
     stage_work_bytes(&held->memory, table, config, at);
-    if (config->program != 0) foreign_bytes(&held->memory, config, at, held->parameters);
     if (memo != NULL) memo_keep(memo, &key, held, sizeof *held);
 }
 
@@ -246,6 +245,7 @@ Plan plan_make_from(const TensorTable *table, const Config *config, const Schedu
         stage->states = held.states;
         stage->parameters = held.parameters;
         stage->layer_gradients = held.layer_gradients;
+        if (config->program != 0) foreign_bytes(&stage->memory, config, &stage->at, stage->parameters);
         int64_t *bytes = stage->memory.bytes, edges = p2p_bytes(schedule, s, stage->at.message_bytes, be->lent_page);
         bytes[MEMORY_OWN_SLOTS] += stage->own_slots * stage->slot_bytes;
         bytes[MEMORY_LENT_SLOTS] += memory_pages(stage->lent_slots * stage->slot_bytes, be->lent_page);

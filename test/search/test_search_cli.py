@@ -634,6 +634,14 @@ def test_what_another_program_lacks_is_refused(option, says):
     assert ended.returncode == 2 and says in ended.stderr and ended.stdout == ""
 
 
+def test_keys_that_are_fixed_find_nothing_faster_for_another_program():
+    keys = ["hardware.gpu=a100-80g", "hardware.memory_gib=24"]
+    fixed = ["schedule.name=1f1b", "parallel.tensor=2", "schedule.recompute_layers=28"]
+    step, least = (answer("--gpus", 8, "--for", "megatron", config="qwen2.5_7b", overrides=given)["for"]["step_ms"]
+                   for given in (keys, [*keys, *fixed]))
+    assert step <= 1.01 * least
+
+
 def test_keys_that_are_given_stay_in_a_search_for_another_program():
     given = {"attention.mode": "recompute", "parallel.placement": "linear", "parallel.collectives": "nccl"}
     keys = [f"{key}={value}" for key, value in given.items()]
