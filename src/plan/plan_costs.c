@@ -143,12 +143,6 @@ static bool sums_(const Config *config) {
 
 enum { UNITS = 4 }; // large units of a layer: each is summed and gathered in a collective of its own
 
-// Returns the number of pieces in which a stage sums its gradients: its layers, or 1 if it has no layer.
-static int layers_of_(const Costing *costing, int s) {
-    int64_t layers = costing->plan->stage[s].at.layers;
-    return layers > 0 ? (int)layers : 1;
-}
-
 static double optimizer_seconds_(Costing *costing, int s, double *gather) {
     const PlanStage *stage = &costing->plan->stage[s];
     const StageShape *at = &stage->at, *of = costing->updated;
@@ -243,26 +237,24 @@ static double beside_message_(const Account *spent, double message) {
 
 static const double MATTERS = 0.02; // share of a stage's compute: delays below it are left out
 
-// Returns the lowest stage that has a node in common with stage s.
-static int lowest_(const PlanCosts *costs, int s) {
-    const StageTime *at = &costs->stage[s], *low = costs->stage;
-    while (low->node + low->nodes <= at->node || at->node + at->nodes <= low->node) low++;
-    return (int)(low - costs->stage);
-}
-
 // Fills in resource p + s, the network of the node with lowest stage s, for collectives between nodes: a stage needs it
 // for a part of its compute, at other times than other stages of the node. Messages through the node's card are its
 // rival. Returns whether stages meet there.
 static bool costing_meet_(PlanCosts *costs, const Costing *costing, const double *edge, double *part, int *rival) {
-    int p = costing->plan->stages, *compute = costs->resources_, *down = compute + p, *up = down + p;
+    int p = costing->plan->stages, *compute = costs->resources_, *down = compute + p, *up = down + p,
+        *lowest = rival + 2 * p;
     bool between_nodes = false, meet = false;
     for (int s = 0; s < p; s++) between_nodes |= costs->stage[s].spent.between > 0;
+    for (int s = 0; s < p && between_nodes; s++) { // the lowest stage that has a node in common with stage s
+        int first = node_of_stage_(costing, s, false), last = node_of_stage_(costing, s, true), *low = &lowest[s];
+        while (node_of_stage_(costing, *low, true) < first || node_of_stage_(costing, *low, false) > last) ++*low;
+    }
     for (int low = 0; low < p && between_nodes; low++) {
         double work = 0, between = 0, sent = 0; // sent: seconds for which the stages' messages are in flight
         int users = 0, card = -1;
         for (int s = low; s < p; s++) {
             int below = (s + p - 1) % p;
-            if (lowest_(costs, s) != low) continue;
+            if (lowest[s] != low) continue;
             users++, work += costs->stage[s].forward + costs->stage[s].backward;
             between += costs->stage[s].spent.between;
             sent += (down[s] >= 0 ? edge[s] : 0) + (up[below] >= 0 ? edge[below] : 0);
@@ -276,7 +268,7 @@ static bool costing_meet_(PlanCosts *costs, const Costing *costing, const double
         meet |= users > 1;
         part[p + low] = share;
         for (int s = low; s < p; s++)
-            if (lowest_(costs, s) == low) compute[s] = p + low;
+            if (lowest[s] == low) compute[s] = p + low;
     }
     return meet;
 }
@@ -327,12 +319,32 @@ static void costing_share_(PlanCosts *costs, const Costing *costing, const doubl
                                      .load = load};
 }
 
+// Finds the kinds of nodes, by the stages with ranks there. Copies of the pipeline differ if one may begin in the middle
+// of a node.
+static void costing_kinds_(PlanCosts *costs, const Costing *costing) {
+    const ParallelConfig *parallel = &costing->config->parallel;
+    int p = costing->plan->stages, world = (int)config_world(costing->config), copy = world;
+    int node = (int)hardware_domain(costing->source->hardware, costing->config);
+    if (parallel->placement != PLACEMENT_STAGES) copy = p * (int)(parallel->tensor * parallel->context);
+    for (int first = 0; first < world && (first == 0 || first % copy != 0); first += node) {
+        costs->on = xrealloc(costs->on, (size_t)((costs->kinds + 1) * p));
+        bool *here = costs->on + costs->kinds * p;
+        int known = 0;
+        memset(here, 0, (size_t)p);
+        for (int rank = first; rank < first + node && rank < world; rank++)
+            here[topology_coordinates(parallel, rank).stage] = true;
+        while (memcmp(costs->on + known * p, here, (size_t)p) != 0) known++;
+        costs->kinds += known == costs->kinds;
+    }
+}
+
 // Fills in the sums of gradients over data ranks. The times of the stages must be known. last: SimulateCosts.last
 static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last) {
     const ParallelConfig *parallel = &costing->config->parallel;
     double d = (double)config_replicas(costing->config), same = d * (double)parallel->tensor / (double)parallel->expert;
     double element = costing->config->train.precision == PRECISION_BF16 ? 2 : 4;
-    double piece = (double)costing->plan->stage[0].states.gradients / layers_of_(costing, 0) / UNITS;
+    double piece = (double)costing->plan->stage[0].states.gradients / UNITS;
+    piece /= (double)max_i64(1, costing->plan->stage[0].at.layers);
     double rate = data_rate_(costing, parallel->tensor, COST_REDUCE_SCATTER, piece);
     // Replicas of every expert rank's part share a node's network.
     GroupPlace place = hardware_place(costing->source->hardware, costing->config, GROUP_SAME_EXPERTS);
@@ -353,7 +365,7 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
         time->bytes = (of_layers - of_experts) * (d - 1) / d + of_experts * (same - 1) / same * slower;
         time->late = of_ends * (d - 1) / d;
         time->hides = ends / costing->schedule->slices;
-        time->layers = layers_of_(costing, s);
+        time->layers = (int)max_i64(1, stage->at.layers);
         // Nothing can be summed until the last backward has completed its first layer. Persistent products are chosen
         // for fewer multiprocessors until that backward ends, other kernels are slower only while a sum is in flight.
         double whole = time->bytes / rate, share = (double)(time->layers - 1) / time->layers;
@@ -373,15 +385,19 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
 // Returns when gathers between nodes of a stage have done what takes them `seconds` while all stages of its nodes
 // gather: they get equal parts of the network, and more of it when the first stages have all their weights.
 static double gathering_(const PlanCosts *costs, int s, double seconds) {
-    const StageTime *at = &costs->stage[s];
-    double all = 0;
-    int stages = 0;
-    for (int other = 0; other < costs->plan->stages; other++) {
-        const StageTime *near = &costs->stage[other];
-        if (near->node + near->nodes <= at->node || at->node + at->nodes <= near->node) continue;
-        all += min_double(near->gather, seconds), stages++;
+    int stages = costs->plan->stages, crowd = 0; // crowd: most stages on a node
+    double most = seconds * costs->network / costs->most;
+    for (const bool *on = costs->on; on < costs->on + costs->kinds * stages; on += stages) {
+        double all = 0;
+        int here = 0;
+        for (int other = 0; other < stages; other++) {
+            all += on[other] ? min_double(costs->stage[other].gather, seconds) : 0;
+            here += on[other];
+        }
+        if (on[s]) most = max_double(most, all);
+        crowd = max_int(crowd, here);
     }
-    return max_double(all, seconds * costs->network / costs->most) / stages;
+    return most / crowd;
 }
 
 // Returns the seconds by which gathers of weights over data ranks delay the first microbatch's way to the loss. They
@@ -425,15 +441,12 @@ static double gathered_(const PlanCosts *costs, const Costing *costing) {
 }
 
 static double tied_seconds_(const Costing *costing) {
-    const Plan *plan = costing->plan;
-    int first = 0, last = 0;
-    if (costing->config->model.tie_embeddings != TIE_TRUE) return 0;
-    for (int s = 0; s < plan->stages; s++) {
-        if (plan->stage[s].at.first) first = s;
-        if (plan->stage[s].at.last) last = s;
-    }
-    if (first == last) return 0; // V placement: one rank has both gradients
     const Config *c = costing->config;
+    int p = costing->plan->stages, first, last, chunk;
+    schedule_home(costing->schedule, 0, &first, &chunk);
+    schedule_home(costing->schedule, p * costing->schedule->chunks - 1, &last, &chunk);
+    // If one rank has both gradients, as in a V, nothing is sent.
+    if (c->model.tie_embeddings != TIE_TRUE || first == last) return 0;
     int64_t elements = config_padded_vocab(c) / c->parallel.tensor * c->model.hidden / config_replicas(c);
     return costing_message_(costing, first, last, 4 * elements);
 }
@@ -453,7 +466,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
     *costs = (PlanCosts){.plan = plan,
                          .stage = xcalloc((size_t)p, sizeof *costs->stage),
                          .times_ = xcalloc((size_t)(8 * p + 4 * all), sizeof *costs->times_),
-                         .resources_ = xcalloc(7 * (size_t)p, sizeof *costs->resources_)};
+                         .resources_ = xcalloc(8 * (size_t)p, sizeof *costs->resources_)};
     double *transfer = costs->times_, *edge = transfer + p, *last = edge + p, *beside = last + p,
            *capacity = beside + p, *part = capacity + 2 * p;
     double *compute[TIMED_ACTIONS];
@@ -463,8 +476,6 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
         for (int c = 0; c < schedule->chunks && status == 0; c++)
             status = chunk_compute_(&costing, s, c, compute, time, err);
         time->optimizer = optimizer_seconds_(&costing, s, &time->gather) - time->first;
-        time->node = node_of_stage_(&costing, s, false);
-        time->nodes = node_of_stage_(&costing, s, true) - time->node + 1;
         if (source->free_messages) continue;
         transfer[s] = transfer_(&costing, s);
         edge[s] = costing_message_(&costing, s, (s + 1) % p, plan->stage[s].at.message_bytes);
@@ -472,6 +483,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
     free(costing.times);
     if (status != 0) return plan_costs_free(costs), -1;
     costing_share_(costs, &costing, edge, capacity, beside, part);
+    costing_kinds_(costs, &costing);
     costing_sums_(costs, &costing, last);
     costs->tied = tied_seconds_(&costing);
     costs->costs = (SimulateCosts){.forward = compute[TIMED_FORWARD],
@@ -487,7 +499,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
 }
 
 void plan_costs_free(PlanCosts *costs) {
-    free_all(costs->stage, costs->times_, costs->resources_);
+    free_all(costs->stage, costs->on, costs->times_, costs->resources_);
     memset(costs, 0, sizeof *costs);
 }
 
@@ -506,5 +518,5 @@ double plan_transfer_seconds(const Config *config, const Schedule *schedule, con
         if (others > 0) seconds += (double)others * transfer_(&costing, partner);
         if (seconds > most) most = seconds;
     }
-    return LEAST_PART * rounds > 1 ? LEAST_PART * rounds * most : most;
+    return max_double(1, LEAST_PART * rounds) * most;
 }

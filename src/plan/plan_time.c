@@ -33,12 +33,10 @@ static bool summing_advance_(Summing *at, const PlanCosts *costs, int stages, do
             at[s].left += sums[s].bytes / sums[s].layers + (at[s].to_come == 1 ? sums[s].late : 0);
     for (int s = 0; s < stages; s++) {
         int users = 0;
-        for (int node = sums[s].node; node < sums[s].node + sums[s].nodes; node++) {
+        for (const bool *on = costs->on; on < costs->on + costs->kinds * stages; on += stages) {
             int here = 0;
-            for (int other = 0; other < stages; other++)
-                here += node >= sums[other].node && node < sums[other].node + sums[other].nodes &&
-                        (at[other].left > 0 || other == s);
-            users = max_int(users, here);
+            for (int other = 0; other < stages; other++) here += on[other] && (at[other].left > 0 || other == s);
+            if (on[s]) users = max_int(users, here);
         }
         at[s].moving = costs->network == costs->most ? costs->most : fmin(costs->network / users, costs->most);
         if (at[s].left > 0) step = fmin(step, at[s].left / at[s].moving);

@@ -39,7 +39,6 @@ typedef struct StageTime {
     double hides; // seconds of the last backward, or of the last W if backwards are split (recomputed layers end in the
                   // last I, but are planned as if they ended in W)
     int layers;   // number of layers; 1 if the stage has no layer
-    int node, nodes; // the first and the number of the nodes that provide the stage's network
 } StageTime;
 
 // The simulator's inputs and the memory that holds them. Used for the plan's step time and for the trace of a plan.
@@ -49,6 +48,8 @@ typedef struct PlanCosts {
     const Plan *plan;
     StageTime *stage;     // [stages]
     double network, most; // bytes/s of a rank's sums if no other stage uses the network; upper limit of that rate
+    int kinds;            // kinds of nodes
+    bool *on;             // [kinds*stages] whether nodes of a kind have ranks of a stage, which share its network
     double tied;          // seconds per step to sum the tied head's gradient over first and last stage
     double gathered;      // seconds by which gathers of weights delay a step's first forwards
     double *times_;

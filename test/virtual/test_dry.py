@@ -129,6 +129,10 @@ SMALL = {
         "train.global_batch=8"),
     "two data ranks": (
         "llama", 2, *cut(8, 2, 2), "parallel.data=2", "hardware.gpus_per_node=4", "train.global_batch=16"),
+    "copies of the pipeline that begin in the middle of a node": (
+        "llama", 3, *cut(3, 3, 1), "parallel.data=2", "parallel.placement=linear", "model.seq_len=2048",
+        "schedule.bpipe=off", "hardware.gpu=h100", "hardware.gpus_per_node=2", "hardware.network_gb_s=50",
+        "train.global_batch=12"),
     "weights of a small stage are gathered sooner between nodes": (
         "llama", 2, *cut(4, 4, 1), "parallel.data=2", "parallel.placement=adjacent", "model.seq_len=2048",
         "schedule.name=gpipe", "schedule.bpipe=off", "hardware.gpu=b200", "hardware.gpus_per_node=4",
