@@ -116,12 +116,7 @@ static inline void contention_slow(Contention *contention, int resource, double 
     if (share->rival != NULL) contention_settle(share->rival);
 }
 
-// Returns the time at which the resource's next user is done; INFINITY if the resource is idle.
-static inline double contention_next(const Contention *contention, int resource) {
-    return contention->share[resource].next;
-}
-
-// Removes and returns the user that is done next. Call it when the time has advanced to contention_next().
+// Removes and returns the user that is done next. Call it when the time has advanced to Share.next.
 static inline ContentionUser contention_pop(Contention *contention, int resource) {
     Share *share = &contention->share[resource];
     if (share->rival != NULL) contention_advance(share->rival, share->next);

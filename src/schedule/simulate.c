@@ -47,12 +47,6 @@ static bool simulate_head_(const SimRun *run, int s, Action *action) {
     return true;
 }
 
-static void occupy_queue_(SimRun *run, int s) {
-    SimStage *stage = &run->stages[s];
-    stage->transferring = true;
-    stage->transfer_start = run->now;
-}
-
 // Starts the transfer at the head of the queue of stage s if both sides are ready. If the head is A or R, starts
 // the transfer at the head of the evictor's queue, which is the same transfer if both sides are ready.
 static void simulate_start_transfer_(SimRun *run, int s) {
@@ -70,12 +64,15 @@ static void simulate_start_transfer_(SimRun *run, int s) {
         if (!simulate_head_(run, action.peer, &other) || other.peer != s) return;
         if (schedule_bundle(run->schedule, other) != schedule_bundle(run->schedule, action)) return;
         if (other.kind != (evict ? ACTION_ACCEPT : ACTION_RETURN)) return;
-        if (evict && run->stages[action.peer].lent >= run->schedule->stage[action.peer].lent_slots) return;
+        SimStage *partner = &run->stages[action.peer];
         StageTimeline *line = &run->timeline->stage[action.peer];
-        occupy_queue_(run, action.peer);
-        if (evict) line->lent_peak = max_int(line->lent_peak, ++run->stages[action.peer].lent);
+        if (evict && partner->lent >= run->schedule->stage[action.peer].lent_slots) return;
+        if (evict) line->lent_peak = max_int(line->lent_peak, ++partner->lent);
+        partner->transferring = true;
+        partner->transfer_start = run->now;
     }
-    occupy_queue_(run, s);
+    stage->transferring = true;
+    stage->transfer_start = run->now;
     if (load) stage->own++;
     run->timeline->stage[s].own_peak = max_int(run->timeline->stage[s].own_peak, stage->own);
     run->beyond |= simrun_is_beyond(run, stage, run->now, stage->moving);
@@ -144,20 +141,6 @@ static void end_message_(SimRun *run, Edge *edge) {
     offer_(run, edge);
     if (!from->computing && from->out == edge) simrun_stir(run, edge->from);
     if (!to->computing && to->in == edge) simrun_stir(run, edge->to);
-}
-
-static void simulate_end_(SimRun *run, EndKind kind, int at) {
-    if (kind == END_COMPUTE) end_compute_(run, at);
-    else if (kind == END_MESSAGE) end_message_(run, &run->down[at]);
-    else end_transfer_(run, at);
-}
-
-// Ends the next user of a resource, if it still ends now.
-static void end_share_(SimRun *run, int share) {
-    if (contention_next(run->shares, share) != run->now) return;
-    ContentionUser user = contention_pop(run->shares, share);
-    simulate_end_(run, (EndKind)user.kind, user.stage);
-    simrun_expect_share(run, share);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -287,30 +270,34 @@ static void run_with_clock_(SimRun *run) {
         run->now = run->ends.heap[0].time;
         while (run->ends.chains > 0 && run->ends.heap[0].time == run->now) {
             End end = ends_pop(&run->ends);
-            if (end.kind == END_SHARE) end_share_(run, end.at);
-            else simulate_end_(run, end.kind, end.at);
+            int share = end.kind == END_SHARE ? end.at : -1;
+            if (share >= 0) { // the end of the resource's next user, unless another user has delayed it
+                if (run->shares->share[share].next != run->now) continue;
+                ContentionUser user = contention_pop(run->shares, share);
+                end.kind = (EndKind)user.kind, end.at = user.stage;
+            }
+            if (end.kind == END_COMPUTE) end_compute_(run, end.at);
+            else if (end.kind == END_MESSAGE) end_message_(run, &run->down[end.at]);
+            else end_transfer_(run, end.at);
+            if (share >= 0) simrun_expect_share(run, share);
         }
     }
 }
 
-static int run_to_end_(SimRun *run, Error *err) {
-    if (simrun_needs_no_clock(run)) simrun_run_ahead(run);
-    else run_with_clock_(run);
-    for (int s = 0; s < run->schedule->stages && !run->beyond; s++) {
-        const SimStage *stage = &run->stages[s];
+Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Error *err) {
+    SimRun run = {.schedule = schedule, .costs = costs};
+    int status = 0;
+    run_prepare_(&run);
+    if (simrun_needs_no_clock(&run)) simrun_run_ahead(&run);
+    else run_with_clock_(&run);
+    for (int s = 0; s < schedule->stages && !run.beyond && status == 0; s++) {
+        const SimStage *stage = &run.stages[s];
         if (stage->compute == stage->count && stage->queue == stage->count) continue;
         char text[ACTION_TEXT];
         int64_t place = stage->compute < stage->count ? stage->compute : stage->queue;
-        return error_set(err, EXIT_FAILED, "schedule %s deadlocks: stage %d waits at %s", run->schedule->name, s,
-                         action_text(run->schedule, stage->actions[place], text));
+        status = error_set(err, EXIT_FAILED, "schedule %s deadlocks: stage %d waits at %s", schedule->name, s,
+                           action_text(schedule, stage->actions[place], text));
     }
-    return 0;
-}
-
-Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Error *err) {
-    SimRun run = {.schedule = schedule, .costs = costs};
-    run_prepare_(&run);
-    int status = run_to_end_(&run, err);
     Timeline *timeline = run.timeline;
     double busy = 0, last = 0;
     for (int s = 0; s < timeline->stages; s++) {

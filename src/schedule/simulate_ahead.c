@@ -151,7 +151,7 @@ void simrun_run_ahead(SimRun *run) {
         End end = ends_pop(&run->ends);
         if (end.kind == END_MESSAGE) {
             run->leaving[run->leaving_count++] = end.at;
-        } else if (contention_next(run->shares, end.at) == run->now) {
+        } else if (run->shares->share[end.at].next == run->now) {
             Edge *edge = &run->down[contention_pop(run->shares, end.at).stage];
             simrun_expect_share(run, end.at);
             arrive_(run, edge, run->now);

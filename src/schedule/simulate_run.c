@@ -6,7 +6,7 @@
 #include <math.h>
 
 static void expect_(SimRun *run, int share) {
-    double next = contention_next(run->shares, share);
+    double next = run->shares->share[share].next;
     if (isfinite(next)) ends_push(&run->ends, next, (float)(next - run->now), END_SHARE, share);
 }
 

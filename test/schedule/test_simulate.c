@@ -36,35 +36,6 @@ static void assert_near(double value, double expected) {
     if (fabs(value - expected) > 1e-9 * (1 + fabs(expected))) fail_msg("%.17g, not %.17g", value, expected);
 }
 
-static void assert_closed_form(Schedule *schedule, double forward, double backward) {
-    int p = schedule->stages, m = schedule->microbatches;
-    AutoTimeline *timeline = run(schedule, (Times){forward, backward, 0, 0, false});
-    assert_near(timeline->makespan, (m + p - 1) * (forward + backward));
-    assert_near(timeline->bubble, (p - 1.0) / (m + p - 1.0));
-    assert_near(timeline->exposed, 0);
-    for (int s = 0; s < p; s++) {
-        assert_near(timeline->stage[s].busy, m * (forward + backward));
-        assert_near(timeline->stage[s].times[0].begin, s * forward);
-        assert_near(timeline->stage[s].times[2 * m - 1].end, timeline->makespan - s * backward);
-        assert_true(timeline->stage[s].own_peak == schedule->stage[s].own_slots);
-    }
-    schedule_free(schedule);
-}
-
-TEST(gpipe_and_1f1b_take_m_plus_p_minus_1_microbatches) {
-    for (int p = 1; p <= 32; p++) {
-        for (int m = p; m <= 100; m += 9) {
-            assert_closed_form(schedule_1f1b(p, m, NULL), 1, 2);
-            assert_closed_form(schedule_1f1b(p, m, NULL), 0.7, 0.9);
-            assert_closed_form(schedule_gpipe(p, m, NULL), 1, 2);
-            assert_closed_form(schedule_gpipe(p, m, NULL), 0.7, 3.1);
-        }
-        AutoSchedule *schedule = schedule_forward(p, 5);
-        AutoTimeline *timeline = run(schedule, (Times){1, 0, 0, 0.5, false});
-        assert_near(timeline->makespan, 5 + (p - 1) * 1.5);
-    }
-}
-
 // Times of single actions override times by kind, and follow the order of the list.
 TEST(actions_may_each_have_their_own_time) {
     AutoSchedule *schedule = parsed("# schedule a  stages 2  microbatches 2  slots 2\n"
@@ -245,14 +216,14 @@ TEST(ranks_that_share_a_core_take_the_time_of_all_their_work) {
 }
 
 static void expect_done(Contention *shares, double when, int who) {
-    assert_near(contention_next(shares, 0), when);
+    assert_near(shares->share[0].next, when);
     assert_int_equal(contention_pop(shares, 0).stage, who);
 }
 
 TEST(users_of_a_resource_get_equal_parts_of_it) {
     const double capacity[] = {1, 2};
     Contention *shares = contention_create(2, capacity, NULL, NULL);
-    assert_true(isinf(contention_next(shares, 0)));
+    assert_true(isinf(shares->share[0].next));
     // User 0 has done 1 of 4 units when user 1 adds 1 unit. That takes 2 s at half speed, and user 0 then has 2 left.
     contention_add(shares, 0, 0, 4, (ContentionUser){.stage = 0});
     contention_add(shares, 0, 1, 1, (ContentionUser){.stage = 1});
@@ -261,10 +232,10 @@ TEST(users_of_a_resource_get_equal_parts_of_it) {
     // Three users of a resource for two run at two thirds of their speed.
     for (int i = 0; i < 3; i++) contention_add(shares, 1, 6, 2, (ContentionUser){.stage = i});
     for (int i = 0; i < 3; i++) {
-        assert_near(contention_next(shares, 1), 9);
+        assert_near(shares->share[1].next, 9);
         contention_pop(shares, 1);
     }
-    assert_true(isinf(contention_next(shares, 1)));
+    assert_true(isinf(shares->share[1].next));
     contention_free(shares);
 }
 
@@ -276,13 +247,13 @@ TEST(users_that_need_a_resource_for_a_part_of_their_time_meet_by_chance) {
     Contention *shares = contention_create(2, capacity, part, rival);
     for (int i = 0; i < 2; i++) contention_add(shares, 0, 0, 1, (ContentionUser){.stage = i});
     for (int i = 0; i < 2; i++) {
-        assert_near(contention_next(shares, 0), 0.5 + 0.5 * 1.5);
+        assert_near(shares->share[0].next, 0.5 + 0.5 * 1.5);
         contention_pop(shares, 0);
     }
     contention_add(shares, 0, 2, 1, (ContentionUser){.stage = 0});
     contention_add(shares, 1, 2, 1, (ContentionUser){.stage = 1});
     expect_done(shares, 3.5, 0); // works for half a unit, and for a unit gets half of the resource
-    assert_near(contention_next(shares, 1), 3.5);
+    assert_near(shares->share[1].next, 3.5);
     contention_free(shares);
 }
 
