@@ -319,8 +319,8 @@ static void costing_share_(PlanCosts *costs, const Costing *costing, const doubl
                                      .load = load};
 }
 
-// Finds the kinds of nodes, by the stages with ranks there. Copies of the pipeline differ if one may begin in the middle
-// of a node.
+// Finds the kinds of nodes, by the stages with ranks there. Copies of the pipeline differ if one may begin in the
+// middle of a node.
 static void costing_kinds_(PlanCosts *costs, const Costing *costing) {
     const ParallelConfig *parallel = &costing->config->parallel;
     int p = costing->plan->stages, world = (int)config_world(costing->config), copy = world;

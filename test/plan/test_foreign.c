@@ -30,8 +30,8 @@ static double bundle_of(const Config *config, const StageShape *at) {
     return (double)foreign_bundle(config, at) / foreign_programs[config->program - 1].error;
 }
 
-// Korthikanti et al., table 2: 34 s b h + 5 a s s b. Without dropout, two masks of s b h are not kept, and of the scores
-// only the output of softmax.
+// Korthikanti et al., table 2: 34 s b h + 5 a s s b. Without dropout, two masks of s b h are not kept, and of the
+// scores only the output of softmax.
 TEST(a_layer_of_gpt_keeps_34_bytes_a_value_less_the_masks_of_dropout) {
     double values = 2 * 32 * 64;
     Config config = of("gpt", 1, 1);
