@@ -60,7 +60,7 @@ pack() {
         while read -r file; do cp -L "$file" "$to/lib/"; done
     cp -rL data configs "$to/"
     mkdir -p "$to/studies" "$to/scripts"
-    cp scripts/verify.py "$to/scripts/"
+    cp scripts/verify.py scripts/run_files.py "$to/scripts/"
     cp studies/first_gpu_day* studies/side_by_side.py studies/curve.py studies/torch_side.py "$to/studies/"
     du -sh "$to"
 }

@@ -49,6 +49,17 @@ def day(folder, *arguments, rules="confirmed a rule", **words):
     return subprocess.run(command, capture_output=True, timeout=120, env={**os.environ, **words})
 
 
+def test_packed_scripts_need_no_file_that_was_not_packed(tmp_path):
+    text = (ROOT / "studies" / "first_gpu_day.sh").read_text()
+    for names, to in re.findall(r'cp ((?:s\S+ )+)"\$to/(\w+)/"', text):
+        (tmp_path / to).mkdir()
+        for path in (path for name in names.split() for path in ROOT.glob(name)):
+            shutil.copy(path, tmp_path / to)
+    for name in ("scripts/verify.py", "studies/side_by_side.py", "studies/curve.py", "studies/first_gpu_day.py"):
+        ended = subprocess.run([sys.executable, tmp_path / name, "--help"], capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+
+
 def test_the_first_gpu_day_says_in_a_sentence_that_there_is_no_gpu(tmp_path):
     assert "nothing was checked" in one_sentence(day(tmp_path, VIRTUAL_GPUS="0"))
 
