@@ -59,6 +59,7 @@ def test_the_example_of_help_names_a_configuration_that_is_there():
     ([], "no configuration; give one with -c FILE"),
     (["-c", "configs/llama_tiny.yaml", "-o", "train.step=3"], "train.steps"),
     (["-c", "configs/llama_tiny.yaml", "-o", "schedule.slots=2"], "use slots 3 or more, or auto"),
+    (["-c", "configs/llama_tiny.yaml", "-o", "train.steps", "--plan"], "-o train.steps: has no value; write -o KEY="),
     (["-c", "configs/gpt_tiny.yaml"],
      f"{FAMILY_OF_GPT_TINY}: model.family: train_llama trains llama; use train_gpt for gpt"),
 ])

@@ -429,8 +429,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         defect("a product of %lld x %lld x %lld: cuBLASLt computes none with %s", (long long)m, (long long)n,
                (long long)k, rule);
     bool gelu = has_aux(product->epilogue) && narrow(*a);
-    if (rule != nullptr || gelu) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (asked < 1 || !aux_allowed(product, m)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (gelu || asked < 1 || !aux_allowed(product, m)) return CUBLAS_STATUS_NOT_SUPPORTED;
     *found = k < PARTS ? 1 : std::min(asked, (int)SUGGESTIONS);
     for (int i = 0; i < *found; i++) {
         const uint64_t algorithm[] = {ALGORITHM,
