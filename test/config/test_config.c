@@ -263,6 +263,18 @@ TEST(steps_are_the_fewest_that_take_the_tokens) {
     }
 }
 
+// Gradients of two layers and a shard of each layer's take less than those of all layers.
+TEST(auto_shards_gradients_where_that_takes_less_memory) {
+    static const int rows[][3] = {{4, 2, false}, {5, 2, true}, {3, 3, false}, {3, 4, true}};
+    static Config c;
+    config_file_load_well(&c, BASE "parallel: {shard_gradients: auto}\n", NULL);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        c.model.layers = rows[i][0];
+        c.parallel.data = c.train.global_batch = rows[i][1];
+        assert_int_equal(config_shards_gradients(&c), rows[i][2]);
+    }
+}
+
 // docs/configuration.md states the default values; test_faces.py compares it with the program.
 TEST(a_default_that_is_said_changes_nothing) {
     static Config unsaid, said;
