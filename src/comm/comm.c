@@ -152,13 +152,6 @@ int comm_clock_offset(Comm *comm, int peer, double *offset, Error *err) {
 
 // --- a group of one rank: a sum is the data itself, and there is no peer to send to
 
-static int self_message_(Comm *comm, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
-                         Error *err) {
-    (void)sends, (void)memory, (void)bytes, (void)request;
-    return error_set(err, EXIT_FAILED, "the %s group has one rank; there is no rank %d to exchange messages with",
-                     comm->name, peer);
-}
-
 static int self_collective_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
                             CommType type, CommRequest *request, Error *err) {
     (void)comm, (void)operation, (void)root, (void)err;
@@ -185,7 +178,6 @@ Comm *comm_self_create(const char *name) {
     Comm *comm = xcalloc(1, sizeof *comm);
     snprintf(comm->name, sizeof comm->name, "%s", name);
     comm->size = 1;
-    comm->message = self_message_;
     comm->collective = self_collective_;
     comm->exchange = self_exchange_;
     comm->test = self_test_;

@@ -88,7 +88,7 @@ struct Comm {
     // memory. The function is NULL if nothing has to be prepared.
     int (*connect)(Comm *, int peer, bool sends, void *memory, int64_t bytes, Error *);
     // Starts a message to rank `peer` of this group if `sends`, else a message from that rank. Sending does not change
-    // the memory. bytes may exceed 2^31.
+    // the memory. bytes may exceed 2^31. The function is NULL in a group of one rank.
     int (*message)(Comm *, bool sends, int peer, void *memory, int64_t bytes, CommRequest *, Error *);
     // Starts a collective. root: the same on all ranks; NO_ROOT for operations without a root.
     //   COMM_ALL_REDUCE      out (count) = element-wise sum over the group, in place: in is out. bf16 is summed in fp32

@@ -313,9 +313,7 @@ static int mpi_message_(Comm *base, bool sends, int peer, void *memory, int64_t 
                         Error *err) {
     CommMpi *comm = base->self;
     MPI_Request mpi;
-    if (peer < 0 || peer >= base->size || peer == base->rank || bytes < 0)
-        return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: cannot exchange %lld bytes with rank %d",
-                         base->name, base->rank, base->size, (long long)bytes, peer);
+    assert(peer >= 0 && peer < base->size && peer != base->rank && bytes >= 0);
     if (mpi_begin_(comm, sends, peer, memory, bytes, TAG_MESSAGE, &mpi, err) != 0) return -1;
     *request = (CommRequest){.detail = {sends ? KIND_SEND : KIND_RECEIVE, peer, bytes}, .active = true};
     memcpy(request->handle, &mpi, sizeof mpi);

@@ -56,16 +56,6 @@ TEST(an_emulated_group_of_experts_sends_as_many_rows_as_this_rank) {
     be->destroy(be);
 }
 
-TEST(one_rank_has_no_rank_to_send_to) {
-    Error err = {0};
-    CommRequest request = {0};
-    Comm *comm = comm_self_create("pipeline");
-    assert_int_equal(comm_send(comm, 0, &err, 1, &request, &err), -1);
-    assert_int_equal(err.code, EXIT_FAILED);
-    assert_non_null(strstr(err.text, "pipeline"));
-    comm->destroy(comm);
-}
-
 TEST(a_world_of_one_is_complete) {
     Error err = {0};
     int argc = 1;
