@@ -33,8 +33,7 @@ struct Checkpoint {
     TrainingState state;
     PassedOver passed;
     int64_t saved; // step of the newest complete checkpoint of this run, or -1
-    FileLock lock; // rank 0's lock that keeps other runs from sweeping checkpoint.dir
-    bool locked;   // true: no other run holds the lock, or there are no locks
+    FileLock lock; // rank 0's lock that keeps other runs from sweeping checkpoint.dir; no path: not taken yet
     char partial[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
     Manifest manifest;     // manifest of all files, on rank 0
     HfTokenizer tokenizer; // written into every checkpoint by rank 0
@@ -254,9 +253,9 @@ static int lock_dir_(Checkpoint *checkpoint, Error *err) {
     Error wrong = {0};
     snprintf(taken, sizeof taken,
              "%s: another run is saving its checkpoints there; wait until it ends, or name another folder", dir);
-    checkpoint->locked = directory_make(dir, &wrong) == 0 && file_join(path, dir, CHECKPOINT_LOCK, &wrong) == 0 &&
-                         file_lock(&checkpoint->lock, path, taken, &wrong) == 0;
-    return checkpoint->locked ? 0 : error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
+    bool locked = directory_make(dir, &wrong) == 0 && file_join(path, dir, CHECKPOINT_LOCK, &wrong) == 0 &&
+                  file_lock(&checkpoint->lock, path, taken, &wrong) == 0;
+    return locked ? 0 : error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
 }
 
 // Raises the sequence number to the largest number among the checkpoints in checkpoint.dir.
@@ -344,7 +343,7 @@ int checkpoint_create(Checkpoint *checkpoint, Stage *stage, const ResumePoint *f
     bool first = world_rank(world) == 0;
     // The folder was missing at checkpoint_lock. Since then, another run may have created it and saved in it. If this
     // run resumes, its checkpoint is in another folder.
-    if (first && !checkpoint->locked && lock_dir_(checkpoint, &answer) == 0)
+    if (first && checkpoint->lock.path == NULL && lock_dir_(checkpoint, &answer) == 0)
         checkpoint_check_dir(checkpoint->config, NULL, &answer);
     if (first && answer.code == 0) {
         bool goes_on = from->found && checkpoint_lies_in(from->dir, config->dir);

@@ -21,8 +21,7 @@ typedef struct Contact {
 
 typedef struct Peer {
     bool known;   // the rank's supervisor has connected
-    bool heard;   // the rank has reported
-    double first; // time of its first report
+    double first; // time of its first report; 0: none yet
 } Peer;
 
 struct Coordinator {
@@ -88,8 +87,7 @@ int coordinator_file(const Coordinator *coordinator) { return coordinator->event
 void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *heard, double now) {
     Peer *peer = &coordinator->peers[rank];
     RankStatus status = *heard;
-    if (!peer->heard) coordinator->open++, peer->first = now;
-    peer->heard = true;
+    if (peer->first == 0) coordinator->open++, peer->first = now;
     if (coordinator_status(coordinator, rank)->ending != ENDING_NONE) return;
     // A launcher may kill a rank that was leaving: mpirun kills all ranks once a rank has left with an error. The rank
     // that was leaving is not the cause.

@@ -123,9 +123,8 @@ static int open_file_(Metrics *metrics, int64_t after_step, Error *err) {
 
 Metrics *metrics_open(const Config *config, const MetricsSetup *setup, int64_t after_step, Error *err) {
     Metrics *metrics = xcalloc(1, sizeof *metrics);
-    *metrics = (Metrics){.setup = *setup, .config = config, .path = config->log.metrics, .after_step = after_step};
-    metrics->raised = 1.0;
-    metrics->fd = -1;
+    *metrics = (Metrics){.setup = *setup, .config = config, .path = config->log.metrics, .fd = -1};
+    metrics->after_step = after_step, metrics->raised = 1.0;
     // Progress goes to a terminal that can overwrite a line. mpirun gives its first rank a terminal even if the output
     // goes to a file, so a parent tells its ranks whether its stdout is a terminal; other launchers' ranks have none.
     const char *parent = getenv(LAUNCH_TERMINAL_VARIABLE), *kind = getenv("TERM");
