@@ -16,8 +16,8 @@ typedef struct Machine {
 // (v2 or v1) if that is lower.
 Machine machine_look(bool cuda_available);
 
-// Returns the free memory that Linux counts though it is a GPU's: on Grace a GPU's memory is a node of its own, which
-// has no cores. nodes: /sys/devices/system/node.
+// Returns the free GPU memory that Linux counts as the host's: on Grace, that of the NUMA nodes without cores. nodes:
+// /sys/devices/system/node.
 int64_t machine_free_on_gpus(const char *nodes);
 
 // Returns 0 if the plan fits, else -1 with err (code 1, two lines). ranks_of_stage[s]: ranks of stage s on this host.

@@ -178,7 +178,7 @@ int plan_trace_write(const Schedule *schedule, const Timeline *timeline, double 
     return trace_close(trace, status == 0 ? err : NULL) == 0 ? status : -1;
 }
 
-// Lengthens the first stage's first forward by the wait for its weights. Everything else is later by as much.
+// Lengthens the first stage's first forward by the wait for its weights, and delays everything else by the same time.
 static void wait_for_weights_(Timeline *timeline, const Schedule *schedule, double wait) {
     for (int s = 0; s < schedule->stages; s++)
         for (int64_t i = 0; i < schedule->stage[s].count; i++) {

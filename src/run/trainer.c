@@ -368,8 +368,8 @@ static bool has_losses_(const char *path) {
 }
 
 // Runs the same command in the program for virtual GPUs (docs/dry-runs.md), and builds that program if necessary.
-// Replaces this process by it, with the configured number of GPUs per node, and without validation, evaluation, samples
-// and checkpoints. Returns -1 with err, or 0 if this process is a dry run already.
+// Replaces this process with it, with the configured number of GPUs per node, and without validation, evaluation,
+// samples and checkpoints. Returns -1 with err, or 0 if this process is a dry run already.
 static int dry_run_start_(const Config *config, const Log *log, int argc, char **argv, Error *err) {
     char own[4096], path[4200], make[4200];
     if (getenv(DRY_) != NULL) return 0;
