@@ -170,12 +170,12 @@ Plan planner_plan(const Planner *planner, const Config *config, const Schedule *
 }
 
 // Fills in whether the plan fits: by the fullest rank, or by all ranks together if only the host's memory is known.
-static void take_fit_(const Planner *planner, const Plan *plan, Forecast *forecast) {
+static void take_fit_(const Planner *planner, const Config *config, const Plan *plan, Forecast *forecast) {
     const Hardware *hardware = &planner->hardware;
     forecast->fullest = plan_fullest(plan);
     forecast->peak_bytes = memory_total(&plan->stage[forecast->fullest].memory);
     double reserve = planner->config->hardware.reserve_gib;
-    int64_t together = 0, ranks = config_world(planner->config) / plan->stages;
+    int64_t together = 0, ranks = config_world(config) / plan->stages;
     for (int s = 0; s < plan->stages; s++)
         together += ranks * (memory_total(&plan->stage[s].memory) + plan_host_bytes(&plan->stage[s]));
     forecast->lacks = plan_lacks((double)forecast->peak_bytes, (double)hardware->memory_bytes, reserve);
@@ -191,7 +191,7 @@ bool planner_never_fits(const Planner *planner, const Config *config) {
     Forecast forecast;
     ScheduleLoan loan = count_slots_(config);
     Plan plan = planner_plan(planner, config, loan.schedule);
-    take_fit_(planner, &plan, &forecast);
+    take_fit_(planner, config, &plan, &forecast);
     plan_free(&plan);
     schedule_cache_return(&loan);
     return !forecast.fits;
@@ -215,7 +215,7 @@ static int planner_ask_(const Planner *planner, const Config *config, bool timed
                                                      : bpipe_load_ahead(loan.schedule, (EvictTarget)asked->evict_to);
     // 2. Bytes.
     Plan plan = planner_plan(planner, config, loan.schedule);
-    if (forecast->possible) take_fit_(planner, &plan, forecast);
+    if (forecast->possible) take_fit_(planner, config, &plan, forecast);
     for (int s = 0; s < plan.stages && forecast->possible; s++)
         forecast->slot_bytes = max_i64(forecast->slot_bytes, plan.stage[s].slot_bytes);
     // 3. Seconds, unless the transfers by themselves take longer than `worth`.

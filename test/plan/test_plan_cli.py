@@ -334,6 +334,7 @@ def test_an_answer_for_cpus_says_so_in_its_first_line():
     # The data sheet of a GPU must not be reported for CPUs.
     told = report(LLAMA, "hardware.device=cpu", "hardware.gpu=h100")
     assert told.startswith("CPUs") and "700 W" not in told and "80.00 GiB per rank" not in told
+    assert "the smallest that fits" not in told  # more ranks share the same memory
 
 
 def test_plans_and_searches_read_no_data_and_runs_ask_for_them(tmp_path):
