@@ -262,7 +262,7 @@ static void sweep_print_(const Sweep *sweep, int rows) {
         if (banded)
             grid_cell(&grid, known && band.low > 0 ? "%s to %s" : "-", grid_amount(days * band.low, low),
                       grid_amount(days * band.high, high));
-        grid_cell(&grid, "%s", known ? grid_count((int64_t)(row_cost_(row) + 0.5), step) : "-");
+        grid_cell(&grid, "%s", known && row_cost_(row) > 0 ? grid_amount(row_cost_(row), step) : "-");
     }
     grid_print(&grid, stdout);
     grid_free(&grid);
@@ -270,11 +270,13 @@ static void sweep_print_(const Sweep *sweep, int rows) {
         grid_line(stdout, "deadline", "no row trains in %s days; give more GPUs", grid_amount(sweep->deadline, low));
     else if (sweep->deadline > 0) {
         const SweepRow *row = &sweep->rows[sweep->cheapest];
-        grid_line(stdout, "deadline", "row %d trains in %s days%s, within %s, at the smallest cost: %s %s",
-                  sweep->cheapest + 1, grid_amount(row_days_(row), low),
-                  row->budget.band.low > 0 ? "" : " with nothing lost", grid_amount(sweep->deadline, high),
-                  grid_count((int64_t)(row_cost_(row) + 0.5), step),
-                  row->budget.whole.price > 0 ? "by hardware.gpu_hour" : "GPU hours");
+        const char *unit = row->budget.whole.price > 0 ? "by hardware.gpu_hour" : "GPU hours";
+        char least[80] = "";
+        if (row_cost_(row) > 0) // CPUs have no cost
+            snprintf(least, sizeof least, ", at the smallest cost: %s %s", grid_amount(row_cost_(row), step), unit);
+        grid_line(stdout, "deadline", "row %d trains in %s days%s, within %s%s", sweep->cheapest + 1,
+                  grid_amount(row_days_(row), low), row->budget.band.low > 0 ? "" : " with nothing lost",
+                  grid_amount(sweep->deadline, high), least);
     }
     for (int r = 0; r < sweep->row_count; r++) {
         char label[32];

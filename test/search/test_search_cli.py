@@ -258,12 +258,6 @@ def test_copies_are_weighed_against_nccl():
 
 
 @pytest.mark.thorough
-def test_the_ranks_of_the_configuration_are_searched_where_no_number_is_given():
-    told = answer("-o", "train.global_batch=32")["best"]["config"]["parallel"]
-    assert told["pipeline"] * told["tensor"] * told["data"] == 32
-
-
-@pytest.mark.thorough
 @pytest.mark.soak(2)
 @pytest.mark.parametrize(("gpus", "batch", "most"), [(64, 512, 30000), (1024, 2048, 40000), (16384, 16384, 130000)])
 def test_a_search_counts_few_of_the_configurations_there_are(gpus, batch, most):
@@ -479,6 +473,8 @@ def test_several_numbers_of_gpus_are_one_table_and_a_deadline_names_the_cheapest
     assert "by the band" in text.splitlines()[0] and len(text.splitlines()) == 5
     long = search(*asked, "-o", "train.tokens=1e15", "--deadline", "900000d").stdout
     assert re.search(r"^deadline  row \d trains in [\d,]+ days, within 900,000,", long, re.M) and "e+" not in long, long
+    cpus = command("llama", "-c", ROOT / "configs/llama_tiny.yaml", "--search", "--deadline", "3d").stdout
+    assert re.search(r"^deadline  row 1 trains in [\d.]+ days with nothing lost, within 3$", cpus, re.M), cpus
     assert max(map(len, text.splitlines())) <= 100
 
 
