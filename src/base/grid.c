@@ -36,7 +36,8 @@ static int measure_(const Grid *grid, Column columns[GRID_COLUMNS]) {
         const char *cell = grid->cells[i];
         Column *column = &columns[i % grid->columns];
         column->width = max_int(column->width, (int)strlen(cell));
-        bool number = isdigit((unsigned char)cell[0]) || strcmp(cell, "-") == 0;
+        const char *after = cell + strspn(cell, "0123456789"); // "1F1B" is a word
+        bool number = (after > cell && !isupper((unsigned char)*after)) || strcmp(cell, "-") == 0;
         if (i >= grid->columns && !number) column->right = false;
     }
     for (int c = 0; c < grid->columns; c++) width += 2 + columns[c].width;

@@ -344,7 +344,7 @@ TEST(table_says_model_world_and_every_stage) {
 TEST(grid_aligns_numbers_right_and_words_left) {
     char number[32];
     Grid grid = {.columns = 3};
-    const char *cells[] = {"what", "n", "note", "a", "1", "x", "long", "-", "yy", "b", "10.5", "", "left over"};
+    const char *cells[] = {"what", "n", "note", "1F", "1", "x", "1F1B", "-", "yy", "2F", "10.5", "", "left over"};
     for (int i = 0; i < COUNT(cells); i++) grid_cell(&grid, "%s", cells[i]);
     char *text = unit_written(grid_print(&grid, file)), *narrow;
     grid.width = 16;
@@ -352,13 +352,13 @@ TEST(grid_aligns_numbers_right_and_words_left) {
     grid.width = 12;
     grid_fit(&grid, 1);
     narrow = unit_written(grid_print(&grid, file));
-    assert_string_equal(narrow, "what  note\na     x\nlong  yy\nb     \n");
+    assert_string_equal(narrow, "what  note\n1F    x\n1F1B  yy\n2F    \n");
     grid_free(&grid);
     free(narrow);
     assert_string_equal(text, "what     n  note\n"
-                              "a        1  x\n"
-                              "long     -  yy\n"
-                              "b     10.5  \n");
+                              "1F       1  x\n"
+                              "1F1B     -  yy\n"
+                              "2F    10.5  \n");
     free(text);
     assert_string_equal(grid_count(-1234567, number), "-1,234,567");
     assert_string_equal(grid_count(999, number), "999");
