@@ -69,12 +69,6 @@ void hardware_describe(Hardware *hardware, const Config *config, const char *dev
     hardware->host_bytes = machine_look(false).free_bytes;
 }
 
-void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tflops) {
-    if (config->hardware.peak_tflops > 0 || peak_tflops <= 0) return;
-    hardware->cost.flops = hardware->peak = peak_tflops * 1e12;
-    if (hardware->cpu) hardware->peak *= hardware->cores_share / (double)config_world(config);
-}
-
 int64_t hardware_domain(const Hardware *hardware, const Config *config) {
     return hardware->cpu ? config_world(config) : cost_domain(config, config_world(config));
 }

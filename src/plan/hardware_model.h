@@ -23,10 +23,6 @@ typedef struct Hardware {
 // device: the backend's name for the device; "" for a GPU that is not present.
 void hardware_describe(Hardware *hardware, const Config *config, const char *device);
 
-// Replaces the peak by a profile's measured peak (TFLOP/s of one rank with cores of its own; 0: unknown), unless the
-// configuration gives one.
-void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tflops);
-
 // Returns whether the configuration runs on CPUs; for `auto` that depends on this machine.
 bool hardware_is_cpu(const Config *config);
 

@@ -51,7 +51,11 @@ int planner_find_profile(Planner *planner, const Config *config, const Log *log,
     int status = profile_read(&planner->profile, path, &damaged);
     if (status == 0 && profile_differs(&planner->profile, config, planner->hardware.device, why, sizeof why) == NULL) {
         planner->measured = true;
-        hardware_take_peak(&planner->hardware, config, planner->profile.peak_tflops);
+        Hardware *hardware = &planner->hardware;
+        if (config->hardware.peak_tflops == 0 && planner->profile.peak_tflops > 0) { // of a rank with cores of its own
+            hardware->cost.flops = hardware->peak = planner->profile.peak_tflops * 1e12;
+            if (hardware->cpu) hardware->peak *= hardware->cores_share / (double)config_world(config);
+        }
         return 0;
     }
     if (named && status != 0) return config_error(config, "hardware.profile", err, "%s", damaged.text);
