@@ -5,8 +5,8 @@ VERSION := $(call version_is,VERSION)
 VERSION_DATE := $(call version_is,VERSION_DATE)
 PREFIX  ?= /usr/local
 PLACE   := $(DESTDIR)$(PREFIX)
-# install_deps.sh is useless without the source tree.
-SCRIPTS := $(shell find scripts -type f ! -name install_deps.sh ! -path '*__pycache__*')
+# install_deps.sh and try.py are useless without the source tree.
+SCRIPTS := $(shell find scripts -type f ! -name install_deps.sh ! -name try.py ! -path '*__pycache__*')
 CONFIGS := $(wildcard configs/*.yaml configs/*/*.yaml)
 PAGES   := $(wildcard *.md LICENSE docs/*.md docs/img/*.svg docs/img/*.png)
 

@@ -14,12 +14,14 @@ Results are written to OUT/side_by_side.json after every row; nothing starts aft
 tries the script without a GPU.
 """
 
+import contextlib
 import json
 import re
+import shutil
 import statistics
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 
 import torch_side
@@ -52,35 +54,23 @@ print(json.dumps({"burst": max(rates[:3]), "sustained": sorted(last)[len(last) /
 """
 
 
-class Meter:
-    """Samples power and clock with nvidia-smi while one of the two trainers runs."""
-
-    def __enter__(self):
-        self.rows, self.job = [], None
+@contextlib.contextmanager
+def metered(row):
+    """Adds the means of power and clock to `row`, over the half of nvidia-smi's samples with the most power: those
+    during steps."""
+    asked = ["nvidia-smi", "--query-gpu=power.draw,clocks.sm", "--format=csv,noheader,nounits", "-lms", "200"]
+    with tempfile.TemporaryFile("w+") as file:
+        job = subprocess.Popen(asked, stdout=file, stderr=subprocess.DEVNULL) if shutil.which(asked[0]) else None
         try:
-            self.job = subprocess.Popen(
-                ["nvidia-smi", "--query-gpu=power.draw,clocks.sm", "--format=csv,noheader,nounits", "-lms", "200"],
-                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-            threading.Thread(target=self.read, daemon=True).start()
-        except FileNotFoundError:
-            pass
-        return self
-
-    def read(self):
-        for line in self.job.stdout:
-            if found := re.fullmatch(r"\s*([\d.]+),\s*([\d.]+)\s*", line):
-                self.rows.append(tuple(map(float, found.groups())))
-
-    def __exit__(self, *_):
-        if self.job is not None:
-            self.job.kill()
-            self.job.wait()
-
-    def busy(self):
-        """Returns means over the half of the samples with the most power: those during steps."""
-        rows = sorted(self.rows)[len(self.rows) // 2 :]
-        means = [statistics.mean(column) for column in zip(*rows)]
-        return dict(zip(("watts", "mhz"), means))
+            yield
+        finally:
+            if job is not None:
+                job.kill()
+                job.wait()
+        file.seek(0)
+        found = re.findall(r"^ *([\d.]+), *([\d.]+) *\n", file.read(), re.M)
+    samples = sorted(tuple(map(float, sample)) for sample in found)[len(found) // 2 :]
+    row.update(zip(("watts", "mhz"), map(statistics.mean, zip(*samples))))
 
 
 def sizes(options, name):
@@ -166,10 +156,10 @@ def main():
             report["failed"].append(f"{name} {side.__name__}: no time left")
             continue
         try:
-            with Meter() as meter:
+            with metered(measured := {}):
                 found = side(options, name) if name else side()
             if name:
-                report["models"].setdefault(name, {})["ours" if side is ours else "torch"] = found | meter.busy()
+                report["models"].setdefault(name, {})["ours" if side is ours else "torch"] = found | measured
         except (subprocess.SubprocessError, ValueError, KeyError) as why:
             report["failed"].append(f"{name} {side.__name__}: {why}")
         (options.out / "side_by_side.json").write_text(json.dumps(report))
