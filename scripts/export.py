@@ -93,7 +93,9 @@ def notes(options, plan, text):
         share = 100 * train["steps"] * each / train["tokens"]
         yield f"train.steps ends the run after {share:.2g} % of train.tokens; steps: auto takes all"
     if options.to == "torchtitan" and "flavor" not in text:
-        yield "cannot be said: model: no flavor has these sizes; register one and name it"
+        yield ("cannot be said: model: llama3 has no experts; name a model that has, and a flavor of these sizes"
+               if config["model"]["experts"] > 0 else
+               "cannot be said: model: no flavor has these sizes; register one and name it")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "back.yaml"
         sections = understood(options.to, text, config)

@@ -111,6 +111,7 @@ def test_a_schedule_splits_backwards_there_if_it_always_does(tmp_path):
 def test_torchtitan_is_told_the_ranks_that_divide_experts():
     answer = script("export.py", ROOT / "configs/mixtral_8x7b.yaml", "--to", "torchtitan")
     assert "expert_parallel_degree = 8" in answer.stdout and "# cannot be said: parallel.expert" not in answer.stdout
+    assert "# cannot be said: model: llama3 has no experts; name a model that has" in answer.stdout
 
 
 def test_a_configuration_may_have_a_name_like_an_option(tmp_path):
