@@ -100,7 +100,11 @@ def notes(options, plan, text):
         path = Path(folder) / "back.yaml"
         sections = understood(options.to, text, config)
         path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in sections.items()))
-        back = planned(path)
+        try:
+            back = planned(path)
+        except Failure as failure:
+            reason = str(failure).rpartition(f"{path}:1: ")[2]
+            raise Failure(f"{options.config}: what {options.to} takes of it is refused: {reason}") from None
         for key, ours, theirs in differences(config, back["config"]):
             yield f"cannot be said: {key}: {json.dumps(ours)}; it becomes {json.dumps(theirs)}"
         if plan["step_ms"] and back["step_ms"]:

@@ -168,3 +168,6 @@ def test_nanotrons_yaml_has_numbers():
 def test_latent_attention_is_refused_and_not_written_as_another(program):
     answer = script("export.py", ROOT / "configs/deepseek_v3.yaml", "--to", program)
     assert answer.returncode == 1 and answer.stdout == "" and "latent attention (model.kv_lora)" in answer.stderr
+    if program == "nanotron":  # it has no head_dim, and so heads of 5120 / 96
+        answer = script("export.py", ROOT / "configs/glm4.5_355b.yaml", "--to", program)
+        assert "yaml: what nanotron takes of it is refused: model.head_dim: must be even" in answer.stderr
