@@ -72,13 +72,14 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
 
 void foreign_fix(int program, Config *base, LayoutSpace *space) {
     LayoutMask asked = space->fixed; // keys with -o, which keep their values where foreign_take permits others
+    bool overlap = base->place[config_find("parallel.overlap") - config_keys] != CONFIG_DEFAULT; // also `auto`
     RunLayout *at = &space->given;
     at->bpipe = BPIPE_OFF;
     at->slices = 1;
     at->pointwise = RECOMPUTE_NONE;
     if ((asked & LAYOUT_BIT(attention)) == 0) at->attention = ATTENTION_FLASH;
     if ((asked & LAYOUT_BIT(placement)) == 0) at->placement = PLACEMENT_STAGES;     // default of all other programs
-    if ((asked & LAYOUT_BIT(overlap)) == 0) at->overlap = OVERLAP_OFF;              // default of all other programs
+    if (!overlap) at->overlap = OVERLAP_OFF;                                        // default of all other programs
     if ((asked & LAYOUT_BIT(collectives)) == 0) at->collectives = COLLECTIVES_AUTO; // as import.py converts settings
     if (!row_(program)->context) at->context = 1, space->fixed |= LAYOUT_BIT(context);
     space->fixed |= LAYOUT_BIT(bpipe) | LAYOUT_BIT(slices) | LAYOUT_BIT(pointwise) | LAYOUT_BIT(attention) |

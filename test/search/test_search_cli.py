@@ -639,7 +639,8 @@ def test_keys_that_are_fixed_find_nothing_faster_for_another_program():
 
 
 def test_keys_that_are_given_stay_in_a_search_for_another_program():
-    given = {"attention.mode": "recompute", "parallel.placement": "linear", "parallel.collectives": "nccl"}
+    given = {"attention.mode": "recompute", "parallel.placement": "linear", "parallel.collectives": "nccl",
+             "parallel.overlap": "auto"}
     keys = [f"{key}={value}" for key, value in given.items()]
     config = answer("--gpus", 16, "--for", "megatron", *BOX, overrides=keys)["for"]["config"]
     assert {key: config[key.split(".")[0]][key.split(".")[1]] for key in given} == given
