@@ -895,6 +895,8 @@ class Script:
             with contextlib.suppress(re.error):
                 return re.search("".join(words[2:]), left) is not None
             return False
+        if sign in ("<", ">"):
+            return left < right if sign == "<" else left > right
         left, right = (self.arithmetic(each, True) if whole and sign[:1] == "-" else each for each in (left, right))
         if not all(re.fullmatch(r"\s*-?\d+\s*", each) for each in (left, right)):
             return False
@@ -1025,6 +1027,8 @@ class Script:
         elif name == "unset":
             for each in command[1:]:
                 self.variables.pop(each, None)
+                if "[" in each:  # one item of an array
+                    self.put(each.partition("[")[0], unknown(f"${{{each}}} (unset)"))
         elif name in ("[", "test"):
             said = self.expand(words, True)[1:]
             return self.truth(said[: -1 if name == "[" else None])

@@ -818,7 +818,7 @@ def test_a_file_that_a_command_writes_is_not_what_it_was(text):
 
 @pytest.mark.parametrize("text", [
     "X=1; printf -v X 2", "X=$(echo 7/2 | bc -l)", "X=$(echo -e '1\\n2')", "X=010; X=$((X))",
-    "X=abc; X=${X:$Y}",
+    "X=abc; X=${X:$Y}", "A=(1 2); unset A[1]; X=${A[@]}",
     "read -d : X <<<1:2", "read -n 1 X <<<12", "read -rN1 X <<<12", "read -d: X <<<1:2", "mapfile -d , X <<<1,2",
     "mapfile -n 1 X <<<2", "X=$(<no_file)", "X=$(date; exit 0)", "[ $# = 1 ]; X=$(exit; echo 3)",
     "set -- $Y; getopts a X", "set --; OPTIND=; getopts a X",
@@ -896,8 +896,8 @@ def test_a_word_of_too_many_stays_as_it_is_written():
     ("exit | cat; f() { echo 1 | { cat; return; }; echo 2; }; X=$(f); run $X; f | return; run 3",
      [["run", "1", "2"], ["run", "3"]]),
     ("F=/a/b; P=/; run ${F%/*} ${F#/} ${F#\"$P\"} ${F##*'/'} ${F%c}; L=[1]; [ $L = [1] ] && run 1;"
-     " [ 7B = '7*' ] || run 2",
-     [["run", "/a", "a/b", "a/b", "b", "/a/b"], ["run", "1"], ["run", "2"]]),
+     " [ 7B = '7*' ] || run 2; [[ b > a && a < b ]] && run 3; [ a \\> b ] || run 4",
+     [["run", "/a", "a/b", "a/b", "b", "/a/b"], *(["run", each] for each in "1234")]),
     ("A=(1 2 33); S=1; X=abc; A[${#A[@]}]=4; run ${A[@]:S:1} ${A[@]:$S} ${#A[2]} $((${#A[@]} * S + S)) ${X:S} ${X: -2}",
      [["run", "2", "2", "33", "4", "2", "5", "bc", "bc"]]),
     ("IFS=$'\\n' read -d '' -ra A <<<$'c d\\ne'; run \"$(echo \"a)b\")\" \"${A[0]}\";"
