@@ -76,10 +76,10 @@ _Static_assert(sizeof gpu_words / sizeof *gpu_words == GPUS + 2, "one word for e
 const Gpu *gpu_row(int word) { return word > 0 && word <= GPUS ? &gpus_[word - 1] : NULL; }
 
 const GpuBand gpu_band_measured = {
-    1 / 1.026, 1, 1 / (1 - 0.054), 5, "from measurements on two CPU cores (make bench)", true,
+    1 / 1.026, 1, 1 / (1 - 0.054), 5, "on two CPU cores (make bench)", true,
 };
 const GpuBand gpu_band_alone = {
-    1 / 1.004, 1, 1 / (1 - 0.052), 19, "of 19 steps on single H200s (docs/cuda.md)", true,
+    1 / 1.004, 1, 1 / (1 - 0.052), 19, "in 19 steps on single H200s (docs/cuda.md)", true,
 };
 
 const char *const trainer_words[] = {

@@ -42,7 +42,7 @@ typedef struct GpuKernels {
 const GpuKernels *gpu_kernels(const Gpu *gpu);
 
 // The range of actual step time / planned step time.
-// own true: minimum to maximum over this trainer's steps. `on` completes the line "range of errors of plans ...".
+// own true: minimum to maximum over this trainer's steps. `on` completes "the range of a plan's errors ...".
 // own false: low end, median and high end of the band of another trainer's published runs (docs/published.md).
 typedef struct GpuBand {
     double low, middle, high;

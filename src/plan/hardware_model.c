@@ -202,7 +202,7 @@ void hardware_print_band(const Hardware *hardware, const Config *config, GpuBand
     // 1. This trainer's own band, or the band of hardware.trainer.
     if (band.runs > 0) {
         if (mfu > 0) snprintf(share, sizeof share, ", MFU %.0f to %.0f%%", 100 * mfu / band.high, 100 * mfu / band.low);
-        if (band.own) snprintf(others, sizeof others, "range of errors of plans %s", band.on);
+        if (band.own) snprintf(others, sizeof others, "the range of a plan's errors %s", band.on);
         else snprintf(others, sizeof others, "four of five runs of %s on such GPUs", whose);
         if (!band.own) snprintf(runs, sizeof runs, ", %d runs", band.runs);
         grid_line(file, "expected", "%s (%s%s%s): %s", hardware_seconds_text(band.middle * step, middle),
