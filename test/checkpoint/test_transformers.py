@@ -47,7 +47,7 @@ MODELS = {
                                   "dense_layers": 1, "router": "sigmoid", "router_groups": 4, "router_group_top": 2,
                                   "router_scale": 1.5, "rope_scaling": "yarn", "rope_factor": 2, "rope_original": 16,
                                   "rope_mscale": 1, "rope_attention": 1},
-    "gpt": GPT_SIZES,
+    "gpt": GPT_SIZES | {"ffn": 288},  # 256 rows are transposed at a time
 }
 
 
