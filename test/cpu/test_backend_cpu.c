@@ -1,6 +1,7 @@
 // The CPU as a device: memory by category, a loan of it, the time of events, and rounding to bf16. Loans between
 // processes: ranks_pushed.c.
 #include "op_check.h"
+#include "backend/products.h"
 #include "base/clock.h"
 
 TEST(memory_is_zeroed_aligned_and_counted_by_category) {
@@ -149,4 +150,24 @@ TEST(bf16_rounds_to_nearest_even) {
         uint32_t wide = (uint32_t)half[i] << 16;
         assert_memory_equal(&out[i], &wide, 4);
     }
+}
+
+TEST(kernels_that_were_chosen_for_another_device_or_library_are_not_used) {
+    static const struct {
+        const char *device;
+        int64_t library;
+        bool used;
+    } rows[] = {{"ours", 7, true}, {"ours", 8, false}, {"other", 7, false}};
+    ProductChoices chosen = {0};
+    products_add(&chosen, &(ProductKernels){.key = {1}, .candidates = 1});
+    AutoText *text = products_text(&chosen, "ours", 7);
+    EACH_ROW (row, rows) {
+        ProductChoices read;
+        char note[512];
+        assert_succeeds(
+            products_read(&read, text, (int64_t)strlen(text), "x.json", row->device, row->library, note, &unit_error));
+        assert_true((read.count == 1) == row->used && (note[0] == '\0') == row->used);
+        products_free(&read);
+    }
+    products_free(&chosen);
 }

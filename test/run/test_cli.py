@@ -109,7 +109,7 @@ def test_the_start_is_said_in_one_line_and_the_rest_is_on_the_right_stream(confi
     first = rf"train_llama: starting 8 ranks on this machine through mpirun \({cores} cores?: \d+ threads? each\)"
     assert re.fullmatch(first, ended.said[0])
     assert re.search(r"^stage +layers +parameters", ended.stderr, re.M)
-    assert re.search(r"^rank +stage", ended.stderr, re.M)
+    assert re.search(r"^rank +stage +tensor +data +host +device", ended.stderr, re.M)
     assert all(re.match(r"(step|val) +\d+/3 \| loss ", line) for line in ended.stdout.splitlines())
     assert len(ended.stdout.splitlines()) == 5
     assert not re.search(r"^(step|val) +\d+/", ended.stderr, re.M)

@@ -98,6 +98,8 @@ def test_a_plan_of_a_list_from_a_file_claims_nothing_about_other_lists(tmp_path)
     assert re.search(r"^mine.txt +\d .* given", ended.stdout, re.M)  # a row of the table
     assert "micro-batch that fits: schedule.file up to 1, BPipe none" in ended.stdout
     assert "schedule  mine, split backwards" in ended.stdout and "\nworld     no number" not in ended.stdout
+    swept = answer(tmp_path / "mine.txt", MINE, ask=("--plan", "--sweep", "model.ffn=48,96"))
+    assert swept.stdout.count(" 2x1x1 b1 file ") == 2, swept.stdout + swept.stderr
 
 
 @pytest.mark.thorough
