@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import sys
 
 import pytest
@@ -18,6 +19,10 @@ def test_the_page_says_what_the_data_say():
     for number, sentence in enumerate(atlas.sentences(CASES), 1):
         assert f"{number}. {sentence}" in page
     assert f"{len(CASES) * len(atlas.KINDS)} searches" in page
+    paid = re.search(r"pays (in \d+ of \d+ cases), .* at most ([\d.]+ %)", atlas.sentences(CASES)[1])
+    host = re.search(r"pays in (\d+) of", atlas.sentences(CASES)[3])
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"pays {paid[1]}, by at most {paid[2]}; evicting to host memory pays in {host[1]}." in readme
     assert atlas.DATA.stat().st_size < 700_000
 
 
