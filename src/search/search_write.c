@@ -95,7 +95,7 @@ int search_write_config(const SearchSpace *space, const SearchResult *result, in
             index == result->best ? "The best" : "A fast", (long long)space->keys.world, grid_plural(space->keys.world),
             grid_seconds(best->step, step));
     if (best->mfu > 0) fprintf(file, ", MFU %.1f %%", 100 * best->mfu);
-    fprintf(file, " by the plan.\n# From %s\n", space->keys.base->path);
+    fprintf(file, " by the plan, with nothing lost.\n# From %s\n", space->keys.base->path);
     if (result->stopped) fputs("# The search was stopped before it was complete.\n", file);
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *key = &config_keys[i];
