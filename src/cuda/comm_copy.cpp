@@ -17,8 +17,9 @@
 // A stream waits by cuStreamWaitValue32 on flags in its own device's memory. The comparison is cyclic, (int32_t)(flag -
 // number) >= 0 (cuda.h, CU_STREAM_WAIT_VALUE_GEQ), so numbers may wrap around. A flag is set by copying 4 bytes from a
 // word that cuStreamWriteValue32 has set; the copy follows the rows in the same stream and engine (as in NCCL's
-// ce_coll.cc). All ranks start their collectives in the same order, so a rank waits only for work that its peers have
-// queued already, or will queue without waiting for that rank.
+// ce_coll.cc). Where a device can, it flushes remote writes after a wait, since it may reorder the rows and the flag
+// inside (cuda.h, CU_STREAM_WAIT_VALUE_FLUSH). All ranks start their collectives in the same order, so a rank waits
+// only for work that its peers have queued already, or will queue without waiting for that rank.
 //
 // A rank's own rows are copied last, as CUDA may run copies within a GPU as a kernel, which waits for multiprocessors.
 #include "base/alloc.h"
@@ -45,6 +46,7 @@ typedef struct Copies {
     cudaStream_t stream;
     cudaEvent_t ordered, pushed[PUSHED];
     MemoryOperation write, wait;
+    unsigned flush; // flags of a wait: CU_STREAM_WAIT_VALUE_FLUSH, or 0 where the device does not support it
     CommMemory memory;
     char **mapped;              // [size] address of each rank's memory in this process; NULL: nothing is mapped
     uint32_t number, announced; // number of the last collective; number of the last one that sent `ready` to its peers
@@ -78,7 +80,7 @@ static int raise_(const Copies *self, int peer, bool arrived) {
 }
 
 static int await_flag_(const Copies *self, cudaStream_t stream, int peer, bool arrived, uint32_t number) {
-    return self->wait(stream, (unsigned long long)flag_(self, self->base.rank, arrived, peer), number, 0);
+    return self->wait(stream, (unsigned long long)flag_(self, self->base.rank, arrived, peer), number, self->flush);
 }
 
 // --- collectives
@@ -209,6 +211,9 @@ static int try_flags_(Copies *self) {
         status = cudaGetDriverEntryPoint(names[i], &found[i], cudaEnableDefault);
 #endif
     if (status != cudaSuccess || found[0] == NULL || found[1] == NULL) return cudaErrorNotSupported;
+    int flushes = 0;
+    cudaDeviceGetAttribute(&flushes, cudaDevAttrCanFlushRemoteWrites, self->cuda->device);
+    self->flush = flushes ? 1u << 30 : 0;
     self->write = (MemoryOperation)found[0], self->wait = (MemoryOperation)found[1];
     uint32_t *own = flag_(self, self->base.rank, false, self->base.rank);
     status = self->write(self->stream, (unsigned long long)own, BEFORE, 0);

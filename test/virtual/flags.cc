@@ -7,6 +7,8 @@
 // - "Normally, cuStreamWriteValue32 will provide a memory fence before the write" (cuda.h, CUstreamWriteValue_flags),
 //   and a copy begins when earlier work of its stream has ended. So a wait for the word also waits for the work
 //   before the write. A write without the fence is "not supported in the v2 API".
+// - "The device is permitted to reorder remote writes internally" (cuda.h, CU_STREAM_WAIT_VALUE_FLUSH). So a wait
+//   without this flag orders nothing after the other stream's work.
 // - NCCL writes words of other GPUs by copies of 4 bytes, and waits on words of its own memory (ce_coll.cc). Here, too,
 //   both operations take only this process's device memory, and 4-byte copies into mapped memory are flags.
 #include "virtual.h"
@@ -18,7 +20,7 @@ namespace virtual_gpu {
 
 namespace {
 
-enum { NO_MEMORY_BARRIER = 1 };
+enum { NO_MEMORY_BARRIER = 1, WAIT_FLUSH = 1 << 30 };
 
 // Returns the flag at this word; the first call creates it. Call with the job's lock held.
 Flag *flag_at(const void *word) {
@@ -41,13 +43,14 @@ void raise(const Access &access, void *word, uint32_t value) {
     ring();
 }
 
-bool raised(cudaStream_t stream, const void *word, uint32_t value) {
+bool raised(cudaStream_t stream, const void *word, uint32_t value, bool flushes) {
     SharedClock clock;
     {
         JobLock lock;
         if ((int32_t)(__atomic_load_n((const uint32_t *)word, __ATOMIC_SEQ_CST) - value) < 0) return false;
         clock = flag_at(word)->clock;
     }
+    if (!flushes) return true;
     auto lock = device_lock();
     stream_clock(stream).join(clock.at, clock.width);
     return true;
@@ -96,9 +99,9 @@ int write_value(cudaStream_t stream, unsigned long long address, uint32_t value,
 int wait_value(cudaStream_t stream, unsigned long long address, uint32_t value, unsigned flags) {
     void *word = word_of(address, "cuStreamWaitValue32");
     if (sticky() != cudaSuccess) return answer(sticky());
-    if (!options().memory_operations || flags != 0) return answer(cudaErrorNotSupported);
+    if (!options().memory_operations || (flags & ~(unsigned)WAIT_FLUSH) != 0) return answer(cudaErrorNotSupported);
     Op op = flag_op("waiting for a word", STEP_AWAIT, word, value);
-    op.step = [=](const Access &) { return raised(stream, word, value) ? OUTCOME_DONE : OUTCOME_WAITS; };
+    op.step = [=](const Access &) { return raised(stream, word, value, flags != 0) ? OUTCOME_DONE : OUTCOME_WAITS; };
     op.waits_for = [] { return std::string("a flag of another rank"); };
     enqueue(stream, std::move(op));
     return answer(cudaSuccess);

@@ -210,6 +210,11 @@ cudaError_t cudaDeviceGetP2PAttribute(int *value, cudaDeviceP2PAttr, int device,
     return answer(cudaSuccess);
 }
 
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr, int) {
+    *value = 1;
+    return answer(cudaSuccess);
+}
+
 cudaError_t cudaMemGetInfo(size_t *left, size_t *total) {
     if (sticky() != cudaSuccess) return answer(sticky());
     if (memory_context() != cudaSuccess) return answer(cudaErrorMemoryAllocation);

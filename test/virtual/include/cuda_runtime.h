@@ -77,6 +77,8 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
 enum cudaDeviceP2PAttr { cudaDevP2PAttrNativeAtomicSupported = 3 };
 cudaError_t cudaDeviceGetP2PAttribute(int *value, enum cudaDeviceP2PAttr attribute, int device, int peer);
+enum cudaDeviceAttr { cudaDevAttrCanFlushRemoteWrites = 98 };
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
 VIRTUAL_EXPORT cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaMemGetInfo(size_t *left, size_t *total);
 cudaError_t cudaGetLastError(void);
