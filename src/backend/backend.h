@@ -140,9 +140,9 @@ typedef struct Loan {
     unsigned char handle[96];
 } Loan;
 
-// Largest numbers of blocks that NCCL uses for tensor-parallel collectives, for data-parallel collectives and for a
-// message. Each block occupies one multiprocessor. Concurrent products use the remaining multiprocessors.
-enum { COMPUTE_CTAS = 24, BESIDE_CTAS = 16, LINK_CTAS = 4 };
+// Largest numbers of blocks that NCCL uses for tensor-parallel collectives, for an exchange, for data-parallel
+// collectives and for a message. Each block occupies one multiprocessor. Concurrent products use the remaining ones.
+enum { COMPUTE_CTAS = 24, EXCHANGE_CTAS = 32, BESIDE_CTAS = 16, LINK_CTAS = 4 };
 
 struct Backend {
     char device[96];    // "AMD EPYC, 2 threads", "NVIDIA H200"

@@ -22,11 +22,12 @@ typedef struct NcclLink {
     cudaStream_t stream;
 } NcclLink;
 
-// The limits of blocks (backend.h) are LINK_CTAS per message, BESIDE_CTAS for sums over data ranks and COMPUTE_CTAS for
-// collectives over tensor ranks. All blocks that can wait at once fit on 108 multiprocessors: more groups, or smaller
-// GPUs, scale the limits (cuda_ctas). Without limits, sums that wait for another rank could occupy all multiprocessors,
-// while that rank waits for work that needs some of them. Products run during messages and sums, and with
-// parallel.overlap also during collectives over tensor ranks.
+// The limits of blocks by CommUse (backend.h). NCCL rounds the blocks of sends and receives up to a power of two
+// (ncclTopoComputeP2pChannels in its paths.cc), so their limits are powers of two, even if scaled. All blocks that can
+// wait at once fit on 108 multiprocessors: more groups, or smaller GPUs, scale the limits (cuda_ctas). Without limits,
+// sums that wait for another rank could occupy all multiprocessors, while that rank waits for work that needs some of
+// them. Products run during messages and sums, and with parallel.overlap also during collectives over tensor ranks.
+static const int LIMITS[] = {COMPUTE_CTAS, EXCHANGE_CTAS, BESIDE_CTAS, LINK_CTAS};
 enum { NUMBER = 1 }; // index into CommRequest.detail: number of the collective
 // NCCL's buffers per block: 10 MiB to receive and 2 MiB to send, for a ring and again for a tree (init.cc, p2p.cc).
 static const int64_t CTA_BYTES = 24 << 20;
@@ -89,9 +90,9 @@ static int open_link_(NcclGroup *group, NcclLink *link, const ncclUniqueId *id, 
     // By default a kernel on Hopper uses clusters of four blocks, and a cluster must fit in one GPC. A product leaves
     // only about three multiprocessors per GPC to NCCL.
     config.cgaClusterSize = 1;
-    if (group->use == COMM_USE_NEIGHBOURS) config.maxCTAs = cuda_ctas(group->cuda, LINK_CTAS);
-    if (group->use == COMM_USE_BESIDE) config.maxCTAs = cuda_ctas(group->cuda, BESIDE_CTAS);
-    if (computes_(group)) config.maxCTAs = cuda_ctas(group->cuda, COMPUTE_CTAS);
+    config.maxCTAs = cuda_ctas(group->cuda, LIMITS[group->use]);
+    const bool messages = group->use == COMM_USE_NEIGHBOURS || group->use == COMM_USE_EXCHANGE;
+    while (messages && (config.maxCTAs & (config.maxCTAs - 1)) != 0) config.maxCTAs &= config.maxCTAs - 1;
     // Checks the free memory first: if NCCL ran out of memory, its error would not name the holders of the memory.
     Backend *be = &group->cuda->backend;
     if (be->check_free(be, config.maxCTAs * CTA_BYTES, err) != 0) return -1;

@@ -115,7 +115,8 @@ static int convert_groups_(Run *run, const RunGroup *groups, int count, Error *e
         int links = world_place(run->world)->nodes == 1 ? 0 : groups[i].use == USE_PAIR ? 1 : 4;
         if (*groups[i].comm == NULL) continue;
         if (groups[i].use == USE_BESIDE) beside = BESIDE_CTAS; // these groups share a stream
-        else blocks += groups[i].use == USE_NEIGHBOURS || groups[i].use == USE_PAIR ? links * LINK_CTAS : COMPUTE_CTAS;
+        else if (groups[i].use == USE_EXCHANGE) blocks += EXCHANGE_CTAS;
+        else blocks += groups[i].use == USE_COMPUTE ? COMPUTE_CTAS : links * LINK_CTAS;
     }
     blocks += beside;
     if (world_max(run->world, &blocks, 1, err) != 0) return -1;

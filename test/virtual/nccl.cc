@@ -16,7 +16,8 @@
 //   (user guide, "Destroying a communicator"): a rank's proxy thread ends when its peers of the node have closed their
 //   connections, and init.cc joins it. "All active ranks are required to call [ncclCommAbort] in order to abort".
 // - A GPU is in a communicator once (init.cc: "Duplicate GPU detected").
-// - A kernel that waits owns its blocks' multiprocessors (GROUP_BLOCKS each, or maxCTAs).
+// - A kernel that waits owns its blocks' multiprocessors (GROUP_BLOCKS each, or maxCTAs). Those of sends and receives
+//   are a power of two, rounded up (paths.cc: ncclTopoComputeP2pChannels).
 // - From compute capability 9.0 on NCCL launches clusters of four blocks (init.cc: cgaClusterSize), which share the
 //   multiprocessors of one GPC. A product that leaves some free leaves about three in each GPC.
 // - Ranks that launch the kernels of several communicators in different orders need room for all of them at once, or
@@ -339,6 +340,8 @@ ncclResult_t launch(std::shared_ptr<std::vector<Part>> parts) {
     for (const Part &p : *parts) announce(p);
     for (const Part &p : *parts) connect(p);
     if (first.kind != KIND_MESSAGE || first.grouped) note_collective(first.stream);
+    if (first.kind == KIND_MESSAGE && (first.group->blocks & (first.group->blocks - 1)) != 0)
+        defect("%s takes more than the %d blocks of maxCTAs", describe(first).c_str(), first.group->blocks);
     if (first.group->cluster > 1) clusters_used() = true;
     Op op;
     op.dry.kind = STEP_MEET, op.dry.blocks = first.group->blocks;
