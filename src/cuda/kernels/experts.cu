@@ -118,24 +118,21 @@ __device__ __forceinline__ ChosenScore chosen_score_(const Router &r, const Rout
 
 __global__ void __launch_bounds__(WARP)
     route_kernel(int32_t *chosen, float *weights, const float *bias, const Router r) {
+    SHARED(int, best, ROUTE_CHOSEN_MAX);
     SHARED(int, list, ROUTE_CHOSEN_MAX);
     const RouterRow row = router_row_(r);
     const bool broken = router_has_nan_(r, row, bias), live = (int)threadIdx.x < r.chosen;
     unsigned open = ALL_LANES;
     if (!broken && r.groups > 1) open = router_groups_(r, row, bias);
     Ranked last = ~(Ranked)0;
-    for (int j = 0; j < r.chosen && !broken; j++) last = router_next_(r, row, bias, 0, r.experts, open, last);
-    // The chosen experts have keys not below the last one's. In ascending order, each follows the experts found by
-    // lower lanes and earlier rounds.
-    for (int base = 0, before = 0; base < r.experts; base += WARP) {
-        const int e = base + threadIdx.x;
-        bool found = e < r.experts && broken && e < r.chosen;
-        if (e < r.experts && !broken && open >> e / (r.experts / r.groups) & 1)
-            found = rank_(router_key_(r, row, bias, e), e) >= last;
-        const unsigned all = __ballot_sync(ALL_LANES, found), below = all & ((1u << threadIdx.x) - 1);
-        if (found) list[before + __popc(below)] = e;
-        before += __popc(all);
+    for (int j = 0; j < r.chosen; j++) {
+        if (!broken) last = router_next_(r, row, bias, 0, r.experts, open, last);
+        if (threadIdx.x == 0) best[j] = broken ? j : ranked_index_(last);
     }
+    __syncthreads();
+    int next = live ? best[threadIdx.x] : 0, lower = 0;
+    for (int j = 0; j < r.chosen; j++) lower += best[j] < next;
+    if (live) list[lower] = next; // in ascending order
     __syncthreads();
     const int expert = live ? list[threadIdx.x] : 0;
     const ChosenScore own = chosen_score_(r, row, expert);

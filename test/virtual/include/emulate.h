@@ -142,7 +142,6 @@ static inline unsigned long long atomicAdd(unsigned long long *at, unsigned long
     return old;
 }
 
-static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline float __fdividef(float a, float b) { return a / b; }
 static inline float __uint_as_float(unsigned x) {
