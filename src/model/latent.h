@@ -14,14 +14,12 @@
 
 #include "model.h"
 
-// Temporaries; D: n + r, rows of the microbatch.
+// Temporaries; D: n + r, rows of the microbatch. [0]: of the queries, [1]: of keys and values.
 typedef struct LatentWork {
-    void *query, *key,
-        *shared; // (rows, q_lora), (rows, kv_lora), (rows, r): the parts of a; `shared` later holds its gradient
-    void *query_norm, *key_norm; // (rows, q_lora), (rows, kv_lora); dquery_norm and dkey_norm: their gradients
-    void *dquery_norm, *dkey_norm;
-    void *dquery, *dkey;           // (rows, q_lora), (rows, kv_lora)
-    void *q, *kv;                  // (rows, H D), (rows, H (n + v)), then their gradients
+    void *latent[2], *norm[2]; // (rows, q_lora), (rows, kv_lora): latent rows and their norms
+    void *dlatent[2], *dnorm[2];
+    void *shared;                  // (rows, r): the last part of a, then its gradient
+    void *product[2];              // (rows, H D), (rows, H (n + v)): q and kv, then their gradients
     void *qkv, *dqkv, *out, *dout; // attention's inputs and outputs: (rows, 3 H D) twice, (rows, H D) twice
 } LatentWork;
 
