@@ -189,21 +189,6 @@ TEST(bf16_products_of_many_terms_are_summed_in_fp32) {
 
 // --- attention
 
-static void run_attention(Backend *be, Twin *t, bool cpu, void *scratch, void *saved, const AttentionShape *s) {
-    enum { QKV, OUT, DOUT, DQKV };
-#define AT(i) (cpu ? t[i].cpu.data : t[i].gpu)
-    be->attention_forward(be, AT(OUT), saved, scratch, AT(QKV), s);
-    be->attention_backward(be, AT(DQKV), scratch, AT(DOUT), AT(OUT), saved, AT(QKV), s);
-#undef AT
-}
-
-static int64_t saved_bytes(const Backend *be, const AttentionShape *s) {
-    int64_t rows = s->batch * s->heads * s->seq;
-    return s->mode == ATTENTION_NONE    ? rows * attention_keys(s) * be->element
-           : s->mode == ATTENTION_FLASH ? rows * 4
-                                        : 0;
-}
-
 // Makes the last dimensions of every head zero, of queries and keys too.
 static void clear_padding_(Backend *be, char *rows, const AttentionShape *s, int64_t heads) {
     int64_t all = s->batch * s->seq * heads, wide = s->head_dim - s->value_dim, bytes = all * wide * be->element;
@@ -220,6 +205,7 @@ static void check_attention(int precision, const AttentionShape *shape) {
     AttentionShape copy = *shape, *s = &copy;
     AutoBoth b = both_open(precision);
     Error err = {0};
+    enum { QKV, OUT, DOUT, DQKV, OPERANDS };
     int64_t rows = s->batch * s->seq, width = (s->heads + 2 * s->kv_heads) * s->head_dim, out = s->heads * s->head_dim;
     bool range = s->first > 0;
     Twin t[] = {twin(&b, rows * width, false, 1, 1),
@@ -231,17 +217,20 @@ static void check_attention(int precision, const AttentionShape *shape) {
     Backend *ends[] = {b.cpu, b.gpu};
     for (int e = 0; e < 2; e++) {
         Backend *be = ends[e];
+        void *at[OPERANDS];
+        for (int i = 0; i < OPERANDS; i++) at[i] = e == 0 ? t[i].cpu.data : t[i].gpu;
         if (range) s->keys = e == 0 ? t[4].cpu.data : t[4].gpu, s->dkeys = e == 0 ? t[5].cpu.data : t[5].gpu;
-        int64_t bytes[3] = {be->attention_scratch(be, s), saved_bytes(be, s) + 256, rows * 4};
+        int64_t bytes[3] = {be->attention_scratch(be, s), attention_saved(s, be->element) + 256, rows * 4};
         void *scratch = be->allocate(be, MEMORY_WORKSPACE, bytes[0], "scratch", &err);
         void *saved = be->allocate(be, MEMORY_WORKSPACE, bytes[1], "saved", &err);
         int32_t *places = be->allocate(be, MEMORY_WORKSPACE, bytes[2], "places", &err);
         assert_true(scratch != NULL && saved != NULL && places != NULL);
         if (s->documents) be->upload(be, places, s->host_places, bytes[2]);
-        for (int i = 0; i < 4 && s->value_dim > 0; i++) // qkv and dqkv, out and dout
-            clear_padding_(be, e == 0 ? t[i].cpu.data : t[i].gpu, s, s->heads + (i % 3 == 0 ? 2 * s->kv_heads : 0));
+        for (int i = 0; i < OPERANDS && s->value_dim > 0; i++)
+            clear_padding_(be, at[i], s, s->heads + (i == QKV || i == DQKV ? 2 * s->kv_heads : 0));
         s->places = s->documents ? places : NULL;
-        run_attention(be, t, e == 0, scratch, saved, s);
+        be->attention_forward(be, at[OUT], saved, scratch, at[QKV], s);
+        be->attention_backward(be, at[DQKV], scratch, at[DOUT], at[OUT], saved, at[QKV], s);
         be->synchronize(be, &err);
         be->release(be, MEMORY_WORKSPACE, scratch, bytes[0]);
         be->release(be, MEMORY_WORKSPACE, saved, bytes[1]);

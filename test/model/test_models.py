@@ -290,8 +290,6 @@ def test_gradients_of_8_bits_are_near_those_of_bf16(tmp_path, name, fp8):
     assert {key: value for key, value in likeness.items() if not value > 0.99} == {}
 
 
-
-
 # --- initial weights
 
 
