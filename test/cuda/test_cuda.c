@@ -204,7 +204,6 @@ static void clear_padding_(Backend *be, char *rows, const AttentionShape *s, int
 static void check_attention(int precision, const AttentionShape *shape) {
     AttentionShape copy = *shape, *s = &copy;
     AutoBoth b = both_open(precision);
-    Error err = {0};
     enum { QKV, OUT, DOUT, DQKV, OPERANDS };
     int64_t rows = s->batch * s->seq, width = (s->heads + 2 * s->kv_heads) * s->head_dim, out = s->heads * s->head_dim;
     bool range = s->first > 0;
@@ -221,20 +220,14 @@ static void check_attention(int precision, const AttentionShape *shape) {
         for (int i = 0; i < OPERANDS; i++) at[i] = e == 0 ? t[i].cpu.data : t[i].gpu;
         if (range) s->keys = e == 0 ? t[4].cpu.data : t[4].gpu, s->dkeys = e == 0 ? t[5].cpu.data : t[5].gpu;
         int64_t bytes[3] = {be->attention_scratch(be, s), attention_saved(s, be->element) + 256, rows * 4};
-        void *scratch = be->allocate(be, MEMORY_WORKSPACE, bytes[0], "scratch", &err);
-        void *saved = be->allocate(be, MEMORY_WORKSPACE, bytes[1], "saved", &err);
-        int32_t *places = be->allocate(be, MEMORY_WORKSPACE, bytes[2], "places", &err);
-        assert_true(scratch != NULL && saved != NULL && places != NULL);
-        if (s->documents) be->upload(be, places, s->host_places, bytes[2]);
+        void *memory[3]; // scratch, saved values, places
+        for (int i = 0; i < 3; i++) memory[i] = e == 0 ? op_hold(&b.op, bytes[i]) : on_gpu(&b, bytes[i]);
+        if (s->documents) be->upload(be, memory[2], s->host_places, bytes[2]);
         for (int i = 0; i < OPERANDS && s->value_dim > 0; i++)
             clear_padding_(be, at[i], s, s->heads + (i == QKV || i == DQKV ? 2 * s->kv_heads : 0));
-        s->places = s->documents ? places : NULL;
-        be->attention_forward(be, at[OUT], saved, scratch, at[QKV], s);
-        be->attention_backward(be, at[DQKV], scratch, at[DOUT], at[OUT], saved, at[QKV], s);
-        be->synchronize(be, &err);
-        be->release(be, MEMORY_WORKSPACE, scratch, bytes[0]);
-        be->release(be, MEMORY_WORKSPACE, saved, bytes[1]);
-        be->release(be, MEMORY_WORKSPACE, places, bytes[2]);
+        s->places = s->documents ? memory[2] : NULL;
+        be->attention_forward(be, at[OUT], memory[1], memory[0], at[QKV], s);
+        be->attention_backward(be, at[DQKV], memory[0], at[DOUT], at[OUT], memory[1], at[QKV], s);
     }
     near_twins(&b, "out", &t[1], bound_of(&b), 1);
     near_twins(&b, "dqkv", &t[3], 2 * bound_of(&b), 1);

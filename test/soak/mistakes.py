@@ -107,8 +107,7 @@ MISTAKES = [
             "ncclResult_t status = move_(link, sends, memory, bytes);",
             "ncclResult_t status = sends && peer > comm->rank ? ncclSuccess : move_(link, sends, memory, bytes);",
             TWO, DEADLOCK, APART),
-    Mistake("links_take_as_many_blocks_as_sums", "src/cuda/comm_nccl.cpp",
-            "if (group->use == COMM_USE_NEIGHBOURS) config.maxCTAs = cuda_ctas(group->cuda, LINK_CTAS);", "",
+    Mistake("links_take_as_many_blocks_as_sums", "src/cuda/comm_nccl.cpp", "LINK_CTAS}", "32}",
             (*PAIR, "parallel.tensor=2"), "what waits keeps out what it waits for", {"VIRTUAL_NODES": "4"}),
     Mistake("the_blocks_of_all_groups_are_not_added_up", "src/run/run_create.c", "run->be->blocks = (int)blocks;", "",
             (*TWO, *WIDE, "parallel.context=2", "model.seq_len=32", *NCCL, "model.tie_embeddings=true",
@@ -193,6 +192,8 @@ MISTAKES = [
     Mistake("compute_does_not_wait_for_the_rows_of_a_peer", "src/cuda/comm_copy.cpp",
             "if (peer != comm->rank) status = await_flag_(self, compute, peer, true, number);",
             "if (peer != comm->rank) status = cudaSuccess;", WIDE + SEQUENCE, f"{RACE}|nothing has written"),
+    Mistake("a_wait_for_a_flag_does_not_flush", "src/cuda/comm_copy.cpp", "flushes ? 1u << 30 : 0", "0",
+            WIDE + SEQUENCE, RACE),
     Mistake("a_flag_overtakes_its_rows", "src/cuda/comm_copy.cpp",
             "        if (status == cudaSuccess)\n            status = cudaMemcpyAsync(there,",
             "        if (status == cudaSuccess) status = raise_(self, peer, true);\n"
