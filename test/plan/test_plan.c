@@ -221,7 +221,8 @@ TEST(sums_that_ranks_make_themselves_take_workspace) {
 // gather and a sum can be in flight at the same time.
 TEST(ranks_that_share_a_gpu_need_host_memory) {
     AutoMade with = made(LLAMA, "hardware.share_gpu=true checkpoint.every=0 parallel.overlap=off"),
-             overlap = made(LLAMA, "hardware.share_gpu=true checkpoint.every=0 parallel.overlap=on");
+             overlap = made(LLAMA, "hardware.share_gpu=true checkpoint.every=0 parallel.overlap=on"),
+             strips = made(LLAMA, "hardware.share_gpu=true checkpoint.every=0 parallel.overlap=4");
     AutoMade without = made(LLAMA, "checkpoint.every=0 parallel.collectives=nccl");
     int64_t block = INT64_C(2048) * 8192 / 4 * 2, passing = (4 + 1) * block, sums = passing + (12 << 20);
     for (int s = 0; s < 8; s++) {
@@ -231,6 +232,7 @@ TEST(ranks_that_share_a_gpu_need_host_memory) {
         assert_int_equal(stage->buffer_bytes, batch);
         assert_int_equal(with.plan.stage[s].buffer_bytes, batch + sums + stage->memory.bytes[MEMORY_MESSAGES]);
         assert_int_equal(overlap.plan.stage[s].buffer_bytes, with.plan.stage[s].buffer_bytes + passing);
+        assert_int_equal(strips.plan.stage[s].buffer_bytes, with.plan.stage[s].buffer_bytes + 3 * sums);
     }
 }
 
