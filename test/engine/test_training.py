@@ -113,6 +113,11 @@ def test_fp8_learns_as_bf16_does(small, fp8):
     assert narrow.losses != wide.losses
 
 
+def test_fp8_keeps_its_bits_over_stages_of_two_chunks(small, fp8):
+    """A stage quantizes weights of its first chunk while it waits for its first input."""
+    small.keeps_bits(fp8, ["parallel.pipeline=2", "schedule.name=interleaved", OFF])
+
+
 TWO_LAYERS = {
     "llama": "{family: llama, hidden: 64, layers: 2, heads: 4, kv_heads: 2, ffn: 128, vocab: 61, seq_len: 32}",
     "gpt": "{family: gpt, hidden: 64, layers: 2, heads: 4, ffn: 128, vocab: 61, seq_len: 32}",
