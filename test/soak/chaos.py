@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import errno
 import functools
-import json
 import os
 import re
 import shutil
@@ -33,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import hosts  # noqa: E402
 from chaos_case import PEER_TIMEOUT_S, STEPS, TIMEOUT_S, Case  # noqa: E402
 from harm import ENDS_WITHIN, launcher_process, rank_process, supervisor_process  # noqa: E402
-from trainer_runs import Job, environment, made_tokens, mpirun, mpirun_environment  # noqa: E402
+from trainer_runs import Job, environment, made_tokens, metrics_of, mpirun, mpirun_environment  # noqa: E402
 from trainer_runs import patience, processes_with, verify, wait_until, write_config, write_tokens  # noqa: E402
 
 MODEL = "{family: llama, hidden: 16, layers: 8, heads: 2, ffn: 16, vocab: 50, seq_len: 8}"
@@ -89,9 +88,7 @@ class Bench:
 
 def steps_of(metrics):
     """Returns {step: (loss, norm)}; for a repeated step, the values of the last repetition."""
-    lines = metrics.read_text().splitlines() if metrics.exists() else []
-    found = [json.loads(line) for line in lines if line.endswith("}")]
-    return {line["step"]: (line["loss"], line["grad_norm"]) for line in found if line["type"] == "step"}
+    return {line["step"]: (line["loss"], line["grad_norm"]) for line in metrics_of(metrics)}
 
 
 # ---- one disturbed run -----------------------------------------------------------------------------------------------
