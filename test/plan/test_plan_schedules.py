@@ -55,6 +55,9 @@ def test_schedules_that_cannot_run_are_not_offered():
     sharded = ["parallel.pipeline=1", "parallel.data=2", "train.global_batch=2", "parallel.shard_gradients=on"]
     rows = plan(LLAMA, *sharded, "schedule.name=gpipe")["schedules"]
     assert len({row["name"] for row in rows}) > 2 and {row["split_backward"] for row in rows} == {"off"}
+    # Nor do they allow several microbatches, of which smaller sizes would make more.
+    sizes = report(LLAMA, *sharded, "train.global_batch=8", "schedule.micro_batch=4", "hardware.memory_gib=4000")
+    assert re.search(r"^2 +2 +- ", sizes, re.M) and re.search(r"^4 +1 +\d", sizes, re.M), sizes
     # A single stage has no bubble to fill.
     assert {row["name"] for row in plan(LLAMA, *sharded, "schedule.name=auto")["schedules"]} == {"1f1b"}
 
