@@ -177,7 +177,8 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
             // If the next argument looks like an option, the value was forgotten.
             bool missing = next == NULL || next[0] == '-';
             if (missing && row->kind != OPTION_MAYBE)
-                return error_set(err, EXIT_USAGE, "%s: needs a value; write %s %s", given, given, row->argument);
+                return error_set(err, EXIT_USAGE, "%s: needs a value; write %s %s%s", given, given, row->argument,
+                                 next != NULL && given[1] == '-' ? ", with = if it begins with -" : "");
             value = missing ? OPTION_ALONE : argv[++i];
             const char *after = i + 1 < argc ? argv[i + 1] : "-";
             if (row->kind == OPTION_LIST && strchr(value, '=') == NULL && after[0] != '-')

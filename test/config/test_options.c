@@ -58,6 +58,7 @@ static const CommandLine wrong_lines[] = {
     {{"-", NULL}, "-: is not an option"},
     {{"", NULL}, "is not an option"},
     {{"-c", "x", "--trace", NULL}, "--trace: needs a value; write --trace FILE"},
+    {{"-c", "x", "--generate", "-1 is", NULL}, "write --generate PROMPT, with = if it begins with -"},
     {{"-c", "x", "--resume=a", "--resume-if-any=b", NULL}, "exclude each other; give one of them"},
     {{"-c", "x", "-q", "-v", NULL}, "--quiet and --verbose exclude each other; give one of them"},
     {{"--plan", "--schedule", "-c", "x", NULL}, "exclude each other"},
