@@ -144,11 +144,13 @@ static int check_one_batch_(const Config *config, long long batch, const char *n
             "global_batch %lld is not a multiple of micro_batch * data = %lld * %lld; use global_batch %s%lld", batch,
             b, d, below, batch - rest + unit);
     }
-    if (p == 1 || batch / unit * config_slices(config) >= p) return 0;
+    long long slices = config_slices(config), made = batch / unit, least = (p + slices - 1) / slices;
+    if (made >= least) return 0;
     return config_clash(config, key, "parallel.pipeline", err,
-                        "global_batch %lld makes %lld microbatches for %lld stages, which need at least one each; the "
-                        "smallest global_batch is %lld, or set schedule.slices",
-                        batch, batch / unit, p, p * unit);
+                        "global_batch %lld makes %lld microbatch%s for %lld stages, which need %lld or more; the "
+                        "smallest global_batch is %lld, or set %s",
+                        batch, made, made == 1 ? "" : "es", p, least, least * unit,
+                        slices == 1 ? "schedule.slices" : "more schedule.slices");
 }
 
 static int check_batch_(Config *config, Error *err) {
