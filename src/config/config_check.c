@@ -352,11 +352,12 @@ static int check_fp8_(Config *config, Error *err) {
                 {config->train.precision != PRECISION_BF16, "train.fp8",
                  "needs train.precision bf16; use bf16, or fp8 off"},
                 {m->hidden % group != 0, "model.hidden", MULTIPLE("hidden", "another hidden")},
-                {m->heads / t * m->head_dim % group != 0, "parallel.tensor",
-                 MULTIPLE("heads * head_dim / tensor", "fewer tensor ranks")},
-                {m->kv_heads / t * m->head_dim * 2 % group != 0, "parallel.tensor",
-                 MULTIPLE("2 * kv_heads * head_dim / tensor", "fewer tensor ranks")},
-                {m->ffn / t % group != 0, "parallel.tensor", MULTIPLE("ffn / tensor", "fewer tensor ranks")},
+                {m->heads / t * m->head_dim % group != 0, t > 1 ? "parallel.tensor" : "model.head_dim",
+                 MULTIPLE("heads * head_dim / tensor", "another head_dim, fewer tensor ranks")},
+                {m->kv_heads / t * m->head_dim * 2 % group != 0, t > 1 ? "parallel.tensor" : "model.head_dim",
+                 MULTIPLE("2 * kv_heads * head_dim / tensor", "another head_dim, fewer tensor ranks")},
+                {m->ffn / t % group != 0, t > 1 ? "parallel.tensor" : "model.ffn",
+                 MULTIPLE("ffn / tensor", "another ffn, fewer tensor ranks")},
                 {rows % group != 0, "schedule.micro_batch",
                  MULTIPLE("micro_batch * seq_len / (slices * context)", "another micro_batch")}) != 0)
         return -1;

@@ -515,19 +515,15 @@ void engine_destroy(Engine *engine) {
 
 // ---------------------------------------------------------------- the rehearsal
 
-// Fills a buffer between stages: a product of zeros draws less power, so --tune would measure at another clock rate.
-static int rehearse_numbers_(Backend *be, const P2pLink *link, uint64_t lane, Error *err) {
+int engine_draw(Backend *be, void *to, int64_t count, uint64_t lane, Error *err) {
     enum { PIECE = 1 << 20 };
-    char *to = p2p_buffer(link);
-    int64_t count = to == NULL ? 0 : link->bytes / be->element;
-    if (count == 0) return 0;
     float *drawn = be->allocate(be, MEMORY_WORKSPACE, PIECE * 4, "random numbers", err);
     if (drawn == NULL) return -1;
     for (int64_t begin = 0; begin < count; begin += PIECE) {
         int64_t piece = min_i64(PIECE, count - begin);
         NormalRows normals = {1.0f, 1, lane, 0, (uint64_t)piece};
         be->draw_normal(be, drawn, 1, piece, &normals);
-        be->from_float(be, to + begin * be->element, drawn, piece);
+        be->from_float(be, (char *)to + begin * be->element, drawn, piece);
     }
     int status = be->synchronize(be, err);
     be->release(be, MEMORY_WORKSPACE, drawn, PIECE * 4);
@@ -566,12 +562,12 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
     if (!engine->be->loads_late) return 0;
     for (int64_t i = 0; i < list->count; i++)
         parts[0] |= list->actions[i].kind == ACTION_BACKWARD, parts[1] |= list->actions[i].kind == ACTION_INPUT;
-    for (int chunk = 0; engine->be->products != NULL && engine->be->products->measures && chunk < schedule->chunks;
-         chunk++) {
-        const ChunkLinks *links = &engine->links.chunk[chunk];
-        if (rehearse_numbers_(engine->be, &links->in[P2P_FORWARD], 1, err) != 0 ||
-            rehearse_numbers_(engine->be, &links->in[P2P_BACKWARD], 2, err) != 0)
-            return -1;
+    bool measures = engine->be->products != NULL && engine->be->products->measures;
+    for (int i = 0; measures && i < P2P_WAYS * schedule->chunks; i++) {
+        const P2pLink *link = &engine->links.chunk[i / P2P_WAYS].in[i % P2P_WAYS];
+        void *to = p2p_buffer(link);
+        int64_t count = link->bytes / engine->be->element;
+        if (to != NULL && engine_draw(engine->be, to, count, (uint64_t)i, err) != 0) return -1;
     }
     stage->documents = stage->places != NULL;
     if (stage->documents) batch_rehearse(stage);

@@ -41,6 +41,9 @@ void engine_destroy(Engine *engine);
 // complete and all messages have arrived. Returns -1 with err.
 int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err);
 
+// Fills memory with random numbers: products of zeros draw less power and run at another clock rate. -1 with err.
+int engine_draw(Backend *be, void *to, int64_t count, uint64_t lane, Error *err);
+
 // Runs every operation of a step of `schedule` on this rank, in the buffers that steps use: for each chunk a forward
 // and a complete backward, a split backward, or both, as in the list. This loads the kernels, including those of matrix
 // products, and creates attention's plans. Otherwise the first use of a kernel or plan inside a step could wait for the

@@ -179,17 +179,13 @@ static int measure_(Preflight *p, Probe probe, Work *work, bool part, Error *err
 static int probe_product_(Preflight *p, Error *err) {
     Backend *be = p->run->be;
     const Cost *cost = &p->hardware.cost;
-    int64_t rows = p->shape.rows, in = p->shape.hidden, out = p->width, most = max_i64(rows, out) * in;
-    float *drawn = be->allocate(be, MEMORY_WORKSPACE, most * 4, "random numbers", err);
+    int64_t rows = p->shape.rows, in = p->shape.hidden, out = p->width;
     int64_t count[] = {rows * in, out * in, rows * out};
-    for (int i = 0; i < 3 && drawn != NULL; i++) {
+    for (int i = 0; i < 3; i++) {
         p->operand[i] = be->allocate(be, MEMORY_WORKSPACE, count[i] * be->element, "operands of a product", err);
-        if (p->operand[i] == NULL) return -1;
-        NormalRows normals = {1.0f, 1, (uint64_t)i, 0, (uint64_t)count[i]}; // zeros would draw less power
-        if (i < 2)
-            be->draw_normal(be, drawn, 1, count[i], &normals), be->from_float(be, p->operand[i], drawn, count[i]);
+        if (p->operand[i] == NULL || (i < 2 && engine_draw(be, p->operand[i], count[i], (uint64_t)i, err) != 0))
+            return -1;
     }
-    if (drawn == NULL || be->synchronize(be, err) != 0) return -1;
     double one = 2.0 * (double)rows * (double)in * (double)out;
     p->mine[PROBE_PRODUCT] = (Finding){.amount = one, .leader = world_rank(p->run->world), .size = 1};
     if (cost->flops > 0) // rate of a CPU while all ranks compute
@@ -197,7 +193,6 @@ static int probe_product_(Preflight *p, Error *err) {
                                           cost_waves(cost, 1, rows, out, cost->multiprocessors);
     int status = measure_(p, PROBE_PRODUCT, multiply_, true, err);
     for (int i = 0; i < 3; i++) be->release(be, MEMORY_WORKSPACE, p->operand[i], count[i] * be->element);
-    be->release(be, MEMORY_WORKSPACE, drawn, most * 4);
     return status;
 }
 
