@@ -92,7 +92,7 @@ COST(PASS(4 * rows * shape->experts))
 // 2024, arXiv 2408.15664). Sets counts to 0.
 OPERATION(void, route_bias, float *bias, float *counts, int64_t count, double mean, double rate)
 COST(PASS(16 * count))
-// to[place[i]] = from[i / k] for all rows * k copies. bytes: size of a row, a multiple of 4. With k = 1 this is a
+// to[place[i]] = from[i / k] for all rows * k copies. bytes: size of a row, a multiple of 2. With k = 1 this is a
 // permutation.
 OPERATION(void, rows_scatter, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k, int64_t bytes)
 COST(PASS(rows *((1 + k) * bytes + 4 * k)))

@@ -301,24 +301,25 @@ __global__ void __launch_bounds__(THREADS) places_kernel(int32_t *place, const i
     }
 }
 
-// --- rows moved in pieces of W words. Pieces are numbered in 32 bits: fewer fit into a GPU's memory.
+// --- rows moved in pieces of W times 16 bits, as a row may have an odd number of bf16. Pieces are numbered in 32 bits:
+// fewer fit into a GPU's memory.
 
 template <int W>
 __global__ void __launch_bounds__(THREADS)
-    scatter_kernel(unsigned *to, const unsigned *from, const int32_t *place, unsigned count, unsigned per_row, int k) {
+    scatter_kernel(uint16_t *to, const uint16_t *from, const int32_t *place, unsigned count, unsigned per_row, int k) {
     const unsigned i = blockIdx.x * THREADS + threadIdx.x, row = i / per_row, column = (i - row * per_row) * W;
     if (i >= count) return;
-    const Piece<unsigned, W> piece = piece_load<W>(from + (int64_t)row * per_row * W + column);
+    const Piece<uint16_t, W> piece = piece_load<W>(from + (int64_t)row * per_row * W + column);
     for (int j = 0; j < k; j++)
-        piece_store<unsigned, W>(to + (int64_t)place[(int64_t)row * k + j] * per_row * W + column, piece);
+        piece_store<uint16_t, W>(to + (int64_t)place[(int64_t)row * k + j] * per_row * W + column, piece);
 }
 
 template <int W>
 __global__ void __launch_bounds__(THREADS)
-    gather_kernel(unsigned *to, const unsigned *from, const int32_t *place, unsigned count, unsigned per_row) {
+    gather_kernel(uint16_t *to, const uint16_t *from, const int32_t *place, unsigned count, unsigned per_row) {
     const unsigned i = blockIdx.x * THREADS + threadIdx.x, row = i / per_row, column = (i - row * per_row) * W;
     if (i >= count) return;
-    piece_store<unsigned, W>(to + (int64_t)row * per_row * W + column,
+    piece_store<uint16_t, W>(to + (int64_t)row * per_row * W + column,
                              piece_load<W>(from + (int64_t)place[row] * per_row * W + column));
 }
 
@@ -392,20 +393,20 @@ void cuda_route_places(Backend *be, int32_t *place, const int32_t *chosen, int64
 
 void cuda_rows_scatter(Backend *be, void *to, const void *from, const int32_t *place, int64_t rows, int64_t k,
                        int64_t bytes) {
-    using T = unsigned;
+    using T = uint16_t;
     FOR_PIECES(by_16_bytes_(to, from, bytes), {
-        const int64_t per_row = bytes / (4 * W), count = rows * per_row;
-        CUDA_LAUNCH(be, launch_blocks(count, THREADS), THREADS, 0, scatter_kernel<W>, (unsigned *)to,
-                    (const unsigned *)from, place, (unsigned)count, (unsigned)per_row, (int)k);
+        const int64_t per_row = bytes / (2 * W), count = rows * per_row;
+        CUDA_LAUNCH(be, launch_blocks(count, THREADS), THREADS, 0, scatter_kernel<W>, (uint16_t *)to,
+                    (const uint16_t *)from, place, (unsigned)count, (unsigned)per_row, (int)k);
     });
 }
 
 void cuda_rows_gather(Backend *be, void *to, const void *from, const int32_t *place, int64_t count, int64_t bytes) {
-    using T = unsigned;
+    using T = uint16_t;
     FOR_PIECES(by_16_bytes_(to, from, bytes), {
-        const int64_t per_row = bytes / (4 * W), pieces = count * per_row;
-        CUDA_LAUNCH(be, launch_blocks(pieces, THREADS), THREADS, 0, gather_kernel<W>, (unsigned *)to,
-                    (const unsigned *)from, place, (unsigned)pieces, (unsigned)per_row);
+        const int64_t per_row = bytes / (2 * W), pieces = count * per_row;
+        CUDA_LAUNCH(be, launch_blocks(pieces, THREADS), THREADS, 0, gather_kernel<W>, (uint16_t *)to,
+                    (const uint16_t *)from, place, (unsigned)pieces, (unsigned)per_row);
     });
 }
 
