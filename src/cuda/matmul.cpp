@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cstdio>
 #include <cstring>
 #include <cublasLt.h>
@@ -370,6 +371,8 @@ static void matmul_product_(Backend *be, void *y, void *aux, Factor x, Factor w,
     CudaBackend *cuda = cuda_self(be);
     bool gelu = epilogue == EPILOGUE_GELU;
     CudaProduct fused = matmul_forward_(y, x, w, blocks, in, out);
+    // No preference names a bias, of which kernels read 16 bytes at once (PyTorch, pull request 194497).
+    assert(bias == NULL || alignment_(bias) >= 16);
     fused.bias = bias;
     fused.aux = gelu ? aux : NULL;
     if (gelu) fused.epilogue = bias != NULL ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
