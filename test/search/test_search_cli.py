@@ -529,6 +529,9 @@ def test_five_are_written_and_timed(tmp_path):
     assert ended.stdout.splitlines()[-1].endswith(f", {min(steps)}.0 ms")
     best = (tmp_path / f"five/{steps.index(min(steps)) + 1}.yaml").read_text()
     assert (tmp_path / "five/best.yaml").read_text() == best
+    one = ("schedule.name=1f1b", "schedule.micro_batch=1", "parallel.pipeline=2", "parallel.tensor=2")
+    answer("--gpus", 4, "--write-five", tmp_path / "five", *SMALL, overrides=one)
+    assert [path.name for path in tmp_path.glob("five/?.yaml")] == ["1.yaml"]  # the others were of the first search
 
 
 def test_a_link_is_written_through(tmp_path):
