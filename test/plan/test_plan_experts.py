@@ -2,6 +2,7 @@
 (device/count.h)."""
 
 import json
+import re
 import statistics
 
 import pytest
@@ -116,7 +117,10 @@ def test_experts_of_one_rank_are_not_exchanged(config):
 def test_experts_on_fewer_ranks_than_tensors_have_gradients_to_sum(config):
     tensor = ("parallel.tensor=4", "parallel.sequence=true", "parallel.data=1")
     four, two = (plan(config, *tensor, f"parallel.expert={ranks}") for ranks in (4, 2))
-    assert four[1]["sums over data ranks"] == 0 < two[1]["sums over data ranks"]
+    assert four[1]["sums over data ranks"] == 0
+    said = command("llama", "-c", config, "--plan", "-v", overrides=(*tensor, "parallel.expert=2")).stdout
+    alone = float(re.search(r"gradient sums ([\d.]+) ms", said)[1])  # without the backward that they slow down
+    assert 0 < alone < 0.9 * two[1]["sums over data ranks"]
 
 
 def test_exchanges_between_nodes_follow_the_network(config):
