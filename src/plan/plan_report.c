@@ -121,7 +121,7 @@ static int print_sizes_(const PlanAnswer *answer, FILE *file, Error *err) {
         bool shown = b == here || ((b & (b - 1)) == 0 && rows < MOST_ROWS);
         Forecast plain, bpipe = {0}, recompute = {0};
         char step[32];
-        if (!shown || batch % b != 0 || batch / b < config->parallel.pipeline) continue;
+        if (!shown || batch % b != 0 || batch / b * config_slices(config) < config->parallel.pipeline) continue;
         rows++;
         status = verdict_forecast(planner, b, PLAN_PLAIN, true, &plain, err);
         if (status == 0 && evicts) status = verdict_forecast(planner, b, PLAN_BPIPE, false, &bpipe, err);
@@ -134,14 +134,15 @@ static int print_sizes_(const PlanAnswer *answer, FILE *file, Error *err) {
         peak_cell_(&grid, &plain, unit);
         if (evicts) peak_cell_(&grid, &bpipe, unit);
         if (evicts) peak_cell_(&grid, &recompute, unit);
-        double gain = best > 0 ? estimate_required_gain(batch, best, b, config->parallel.pipeline) : 0;
-        grid_cell(&grid, best > 0 ? "%+.1f%%" : "-", 100 * gain);
+        bool possible = plain.possible || bpipe.possible, gains = best > 0 && possible;
+        double gain = gains ? estimate_required_gain(batch, best, b, config->parallel.pipeline) : 0;
+        grid_cell(&grid, gains ? "%+.1f%%" : "-", 100 * gain);
         const PlanTime *time = with ? &bpipe.time : &plain.time;
         grid_cell(&grid, "%s", time->known ? grid_seconds(time->step, step) : "-");
         grid_cell(&grid, time->known ? "%.1f%%" : "-", 100 * time->bubble);
         grid_cell(&grid, time->stage_mfu > 0 ? "%.1f%%" : "-", 100 * time->stage_mfu);
         grid_cell(&grid, time->mfu > 0 ? "%.1f%%" : "-", 100 * time->mfu);
-        grid_cell(&grid, "%s", plain.fits ? name : with ? "BPipe" : "does not fit");
+        grid_cell(&grid, "%s", plain.fits ? name : with ? "BPipe" : possible ? "does not fit" : "cannot run");
     }
     fprintf(file,
             "micro-batch sizes: peak of the fullest rank in %s, in brackets if it does not fit; must gain: by\n"

@@ -418,6 +418,11 @@ def test_what_fits_is_peak_and_reserve_within_memory():
     peaks = [peak for line in lines if re.match(r"\d+ +\d+ +\(?\d", line) for peak in line.split()[2:5]]
     assert [peak.startswith("(") for peak in peaks] == [float(peak.strip("()")) + 4 > 60 for peak in peaks]
     assert 0 < sum(peak.startswith("(") for peak in peaks) < len(peaks) == 9
+    # Only a step of one microbatch can share the memory of its gradients.
+    shared = ("parallel.pipeline=1", "parallel.data=8", "parallel.shard_gradients=on", "schedule.micro_batch=2",
+              "train.global_batch=16", "hardware.memory_gib=100")
+    sizes = re.findall(r"^([12]) +([12]) .*  (\S.*)$", report(LLAMA, *shared), re.MULTILINE)
+    assert sizes == [("1", "2", "cannot run"), ("2", "1", "1F1B")]
 
 
 def test_unknown_figures_are_null():
