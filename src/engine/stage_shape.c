@@ -31,19 +31,21 @@ int64_t stage_layer_offset(const StageShape *at, const StageChunk *chunk, int64_
 }
 
 static void shape_chunks_(StageShape *at, const Config *config, const Schedule *schedule) {
-    int virtual_stages = schedule->stages * schedule->chunks;
+    int virtual_stages = schedule->stages * schedule->chunks, before = 0;
+    int64_t first = 0; // layers of the first `before` virtual stages
     // The backward of the first slice is the last to read its microbatch's keys and values. Without backwards, the last
     // slice's forward is the last to read them, before the next microbatch.
     const int *kept = schedule->slices > 1 ? schedule->stage[at->stage].kept : NULL;
     for (int c = 0; c < at->chunks; c++) {
         StageChunk *chunk = &at->chunk[c];
         int g = schedule_virtual(schedule, at->stage, c);
-        *chunk = (StageChunk){.layers = config_layers(config, virtual_stages, g),
+        for (; before < g; before++) first += config_layers(config, virtual_stages, before);
+        *chunk = (StageChunk){.first_layer = first,
+                              .layers = config_layers(config, virtual_stages, g),
                               .before = at->layers,
                               .kept = kept != NULL ? kept[c] : schedule->slices > 1,
                               .first = g == 0,
                               .last = g == virtual_stages - 1};
-        for (int i = 0; i < g; i++) chunk->first_layer += config_layers(config, virtual_stages, i);
         chunk->dense = max_i64(0, min_i64(chunk->layers, config->model.dense_layers - chunk->first_layer));
         at->layers += chunk->layers;
         at->first |= chunk->first;

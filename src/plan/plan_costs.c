@@ -319,8 +319,8 @@ static void costing_share_(PlanCosts *costs, const Costing *costing, const doubl
                                      .load = load};
 }
 
-// Finds the kinds of nodes, by the stages with ranks there. Copies of the pipeline differ if one may begin in the
-// middle of a node.
+// Finds the kinds of nodes, by the stages with ranks there, whose sums share the node's network. Copies of the pipeline
+// differ if one may begin in the middle of a node.
 static void costing_kinds_(PlanCosts *costs, const Costing *costing) {
     const ParallelConfig *parallel = &costing->config->parallel;
     int p = costing->plan->stages, world = (int)config_world(costing->config), copy = world;
@@ -331,8 +331,9 @@ static void costing_kinds_(PlanCosts *costs, const Costing *costing) {
         bool *here = costs->on + costs->kinds * p;
         int known = 0;
         memset(here, 0, (size_t)p);
-        for (int rank = first; rank < first + node && rank < world; rank++)
-            here[topology_coordinates(parallel, rank).stage] = true;
+        int last = min_i64(first + node, world) - 1, step = (int)parallel->tensor; // ranks in a row are of one stage
+        for (int rank = first; rank <= last; rank += step) here[topology_coordinates(parallel, rank).stage] = true;
+        here[topology_coordinates(parallel, last).stage] = true;
         while (memcmp(costs->on + known * p, here, (size_t)p) != 0) known++;
         costs->kinds += known == costs->kinds;
     }
@@ -483,8 +484,8 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
     free(costing.times);
     if (status != 0) return plan_costs_free(costs), -1;
     costing_share_(costs, &costing, edge, capacity, beside, part);
-    costing_kinds_(costs, &costing);
     costing_sums_(costs, &costing, last);
+    if (costs->network < costs->most) costing_kinds_(costs, &costing);
     costs->tied = tied_seconds_(&costing);
     costs->costs = (SimulateCosts){.forward = compute[TIMED_FORWARD],
                                    .backward = compute[TIMED_BACKWARD],
