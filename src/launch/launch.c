@@ -219,7 +219,7 @@ static void watch_(Launch *launch) {
     for (;;) {
         pass_(&launch->errors);
         pass_results_(launch);
-        bool results = waits_(&launch->results), mute = !ready_(STDERR_FILENO);
+        bool results = waits_(&launch->results), mute = waits_(&launch->errors) || !ready_(STDERR_FILENO);
         if (launch->asked > 1 || (!results && !mute)) break;
         struct pollfd files[] = {{signals_[0], POLLIN, 0},
                                  {mute ? STDERR_FILENO : -1, POLLOUT, 0},
