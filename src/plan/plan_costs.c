@@ -329,13 +329,15 @@ static void costing_kinds_(PlanCosts *costs, const Costing *costing) {
     for (int first = 0; first < world && (first == 0 || first % copy != 0); first += node) {
         costs->on = xrealloc(costs->on, (size_t)((costs->kinds + 1) * p));
         bool *here = costs->on + costs->kinds * p;
-        int known = 0;
+        int known = 0, stages = 0;
         memset(here, 0, (size_t)p);
         int last = min_i64(first + node, world) - 1, step = (int)parallel->tensor; // ranks in a row are of one stage
         for (int rank = first; rank <= last; rank += step) here[topology_coordinates(parallel, rank).stage] = true;
         here[topology_coordinates(parallel, last).stage] = true;
         while (memcmp(costs->on + known * p, here, (size_t)p) != 0) known++;
         costs->kinds += known == costs->kinds;
+        for (int s = 0; s < p; s++) stages += here[s];
+        costs->crowd = max_int(costs->crowd, stages);
     }
 }
 
@@ -386,19 +388,15 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
 // Returns when gathers between nodes of a stage have done what takes them `seconds` while all stages of its nodes
 // gather: they get equal parts of the network, and more of it when the first stages have all their weights.
 static double gathering_(const PlanCosts *costs, int s, double seconds) {
-    int stages = costs->plan->stages, crowd = 0; // crowd: most stages on a node
+    int stages = costs->plan->stages;
     double most = seconds * costs->network / costs->most;
     for (const bool *on = costs->on; on < costs->on + costs->kinds * stages; on += stages) {
         double all = 0;
-        int here = 0;
-        for (int other = 0; other < stages; other++) {
+        for (int other = 0; other < stages && on[s]; other++)
             all += on[other] ? min_double(costs->stage[other].gather, seconds) : 0;
-            here += on[other];
-        }
-        if (on[s]) most = max_double(most, all);
-        crowd = max_int(crowd, here);
+        most = max_double(most, all);
     }
-    return most / crowd;
+    return most / costs->crowd;
 }
 
 // Returns the seconds by which gathers of weights over data ranks delay the first microbatch's way to the loss. They

@@ -31,14 +31,14 @@ static bool summing_advance_(Summing *at, const PlanCosts *costs, int stages, do
     for (int s = 0; s < stages; s++)
         for (; at[s].to_come > 0 && *at[s].next <= *now; at[s].to_come--, at[s].next++)
             at[s].left += sums[s].bytes / sums[s].layers + (at[s].to_come == 1 ? sums[s].late : 0);
-    for (int s = 0; s < stages; s++) {
+    for (int s = 0; s < stages; s++) at[s].moving = costs->most;
+    for (const bool *on = costs->on; on < costs->on + costs->kinds * stages; on += stages) {
         int users = 0;
-        for (const bool *on = costs->on; on < costs->on + costs->kinds * stages; on += stages) {
-            int here = 0;
-            for (int other = 0; other < stages; other++) here += on[other] && (at[other].left > 0 || other == s);
-            if (on[s]) users = max_int(users, here);
-        }
-        at[s].moving = costs->network == costs->most ? costs->most : fmin(costs->network / users, costs->most);
+        for (int s = 0; s < stages; s++) users += on[s] && at[s].left > 0;
+        double share = costs->network / max_int(users, 1);
+        for (int s = 0; s < stages; s++) at[s].moving = on[s] ? fmin(at[s].moving, share) : at[s].moving;
+    }
+    for (int s = 0; s < stages; s++) {
         if (at[s].left > 0) step = fmin(step, at[s].left / at[s].moving);
         if (at[s].to_come > 0) step = fmin(step, *at[s].next - *now);
     }

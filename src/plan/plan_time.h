@@ -50,6 +50,7 @@ typedef struct PlanCosts {
     double network, most; // bytes/s of a rank's sums if no other stage uses the network; upper limit of that rate
     int kinds;            // kinds of nodes
     bool *on;             // [kinds*stages] whether nodes of a kind have ranks of a stage, which share its network
+    int crowd;            // most stages on a node
     double tied;          // seconds per step to sum the tied head's gradient over first and last stage
     double gathered;      // seconds by which gathers of weights delay a step's first forwards
     double *times_;
