@@ -134,10 +134,11 @@ static void decide_(Verdict *verdict, const Planner *planner) {
         say_(verdict, "), which would only add transfers");
         if (most_plain > here) say_(verdict, "; without it up to micro-batch %lld fits", (long long)most_plain);
         say_(verdict, ".");
-        if (!known) return;
-        say_(verdict, " Micro-batch %d would fit only with BPipe: ", with->layout.micro_batch);
-        say_gain_(verdict, planner, best, with);
-        say_(verdict, tie ? ": the plan cannot tell them apart." : pays ? ": worth it." : ": not worth it.");
+        if (known) {
+            say_(verdict, " Micro-batch %d would fit only with BPipe: ", with->layout.micro_batch);
+            say_gain_(verdict, planner, best, with);
+            say_(verdict, tie ? ": the plan cannot tell them apart." : pays ? ": worth it." : ": not worth it.");
+        }
     } else if (!bpipe->fits) {
         most = max_i64(most_plain, most_bpipe);
         snprintf(verdict->brief, sizeof verdict->brief, "No: micro-batch %d does not fit even with it; %s%.0lld%s",

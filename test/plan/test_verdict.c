@@ -126,6 +126,7 @@ TEST(gpipe_is_relieved_by_host_memory) {
         snprintf(overrides, sizeof overrides, host, cases[i][0], cases[i][1]);
         expect(LLAMA, overrides, true, "at no micro-batch size. Here it evicts to the host.");
     }
+    expect(LLAMA, "schedule.evict_to=host hardware.memory_gib=4000", false, " fits. Here it evicts to the host.");
 }
 
 TEST(there_is_nothing_to_balance_with_few_stages_or_gpipe) {
