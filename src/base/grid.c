@@ -36,8 +36,9 @@ static int measure_(const Grid *grid, Column columns[GRID_COLUMNS]) {
         const char *cell = grid->cells[i];
         Column *column = &columns[i % grid->columns];
         column->width = max_int(column->width, (int)strlen(cell));
-        const char *after = cell + strspn(cell, "0123456789"); // "1F1B" is a word
-        bool number = (after > cell && !isupper((unsigned char)*after)) || strcmp(cell, "-") == 0;
+        const char *after = cell + strspn(cell, "0123456789"); // "1F1B" is a word, "10B" a number
+        bool word = after == cell || (isupper((unsigned char)*after) && after[1] != '\0');
+        bool number = !word || strcmp(cell, "-") == 0;
         if (i >= grid->columns && !number) column->right = false;
     }
     for (int c = 0; c < grid->columns; c++) width += 2 + columns[c].width;

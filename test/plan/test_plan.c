@@ -346,7 +346,7 @@ TEST(table_says_model_world_and_every_stage) {
 TEST(grid_aligns_numbers_right_and_words_left) {
     char number[32];
     Grid grid = {.columns = 3};
-    const char *cells[] = {"what", "n", "note", "1F", "1", "x", "1F1B", "-", "yy", "2F", "10.5", "", "left over"};
+    const char *cells[] = {"what", "n", "note", "1F", "1B", "x", "1F1B", "-", "yy", "2F", "10.5", "", "left over"};
     for (int i = 0; i < COUNT(cells); i++) grid_cell(&grid, "%s", cells[i]);
     char *text = unit_written(grid_print(&grid, file)), *narrow;
     grid.width = 16;
@@ -358,7 +358,7 @@ TEST(grid_aligns_numbers_right_and_words_left) {
     grid_free(&grid);
     free(narrow);
     assert_string_equal(text, "what     n  note\n"
-                              "1F       1  x\n"
+                              "1F      1B  x\n"
                               "1F1B     -  yy\n"
                               "2F    10.5  \n");
     free(text);
