@@ -67,7 +67,7 @@ enum Kind {
     KIND_BROADCAST,
     KIND_EXCHANGE
 };
-enum { GROUP_BLOCKS = 24, SMALLEST_GPU = 108, LAST_CALLS = 16 };
+enum { GROUP_BLOCKS = 32, SMALLEST_GPU = 108, LAST_CALLS = 16 };
 const char *const KIND_NAMES[] = {"a message",  "ncclAllReduce", "ncclAllGather",      "ncclReduceScatter",
                                   "ncclReduce", "ncclBroadcast", "a group of messages"};
 

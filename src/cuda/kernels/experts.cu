@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(THREADS) places_kernel(int32_t *place, const i
 }
 
 // --- rows moved in pieces of W times 16 bits, as a row may have an odd number of bf16. Pieces are numbered in 32 bits:
-// fewer fit into a GPU's memory.
+// enough for 8 GiB of such rows, and for 64 GiB of others.
 
 template <int W>
 __global__ void __launch_bounds__(THREADS)
