@@ -39,7 +39,7 @@ def command_settings(command, settings):
     files = (i for i, word in enumerate(words) if word.endswith(".py"))
     at = min([*files, *modules], default=None)
     front, rest = (words[:at], words[at + 1 :]) if at is not None else ([], words)
-    if at is not None and "bert" in words[at]:
+    if at is not None and "bert" in words[at].rpartition("/")[2]:
         settings.values["encoder"] = (Whole(words[at]), True)
     flag, spelling, given = None, None, []
     for word in [*rest, "--"]:
@@ -286,8 +286,8 @@ def convert_experts(s, config, gated):
     ranks = s.number("expert-model-parallel-size", int, 1, low=1, high=65536)
     e = parallel["expert"] = ranks * cut if count % (ranks * cut) == 0 else ranks
     if t * parallel["context"] * parallel["data"] % e != 0 or count % e != 0:
-        raise Failure(f"{s.spelling('expert-model-parallel-size')} {ranks}: {e} does not divide both the {count} experts"
-                      f" and the {t * parallel['context'] * parallel['data']} ranks of a stage; give --gpus N")
+        raise Failure(f"{s.spelling('expert-model-parallel-size')} {ranks}: {e} does not divide both the {count}"
+                      f" experts and the {t * parallel['context'] * parallel['data']} ranks of a stage; give --gpus N")
     if cut > 1:
         s.say("world", f"experts are sharded over {cut} tensor ranks there; here every expert is whole, on"
                        f" {parallel['expert']} ranks")

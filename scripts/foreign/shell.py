@@ -21,7 +21,9 @@ INDEX = r"(?:[^][]|\[[^]]*\])*"  # of an array
 ASSIGNS = re.compile(rf"([A-Za-z_]\w*)(?:\[({INDEX})\])?(\+?)=")
 ARITHMETIC = re.compile(r"[\d\s+\-*/%()<>=!&|?:,]*")
 HUGE = re.compile(r"(\*\*|<<)(?!\s*\d{1,2}(?!\d))")  # a power or shift whose result could be huge
+QUOTED = re.compile(r"""\$'|\\[*?\[]|(["'])[^"']*[*?\[].*\1""")  # characters of a pattern that are none there
 OFFSETS = re.compile(r":\s*(-?\d+)(?::\s*(-?\d+))?")  # of ${X:0:3}
+PARTED = re.compile(r"((?:\\.|[^\\/])*)/?(.*)", re.DOTALL)  # a/b of ${X/a/b}
 MARK = re.compile(f"{BEGIN}([^{END}]*){END}")
 BRACES = re.compile(r"\{(?:(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.-?(\d{1,9}))?|([^{}\s$]*,[^{}\s$]*))\}")
 SHELLS = ("bash", "sh", "zsh")
@@ -539,14 +541,16 @@ class Script:
             return text[int(cut[1]) :][: None if cut[2] is None else int(cut[2])]
         parts = re.fullmatch(r"(##?|%%?|//?(?![#%]))(.*)", rest, re.DOTALL)
         sign, pattern = parts.groups() if parts else ("", "")
-        pattern = self.text(re.sub("[\"']", "", pattern), testing)
-        if sign[:1] in ("#", "%") and len(text) < 4096 and not unknown_in(pattern):
+        old, new = PARTED.fullmatch(pattern).groups() if sign[:1] == "/" else (pattern, "")
+        pattern, new = (self.text(re.sub(r"[\"']|\\([^$`])", r"\1", each), testing) for each in (old, new))
+        if QUOTED.search(rest) or unknown_in(pattern):
+            return unknown("${" + inside + "}")
+        if sign[:1] in ("#", "%") and len(text) < 4096:
             ends = [(text[:i], text[i:]) if sign[0] == "#" else (text[i:], text[:i]) for i in range(len(text) + 1)]
             rests = [rest for end, rest in ends if fnmatch.fnmatchcase(end, pattern)]
             return (min if len(sign) == 2 else max)(rests, key=len, default=text)
-        old, _, new = pattern.partition("/")
-        if sign[:1] == "/" and old and not re.search(r"[*?\[]", old):
-            return text.replace(old, new, -1 if sign == "//" else 1)
+        if sign[:1] == "/" and pattern and not re.search(r"[*?\[]", pattern):
+            return text.replace(pattern, new, -1 if sign == "//" else 1)
         return unknown("${" + inside + "}")
 
     def arithmetic(self, text, testing=False):
@@ -1136,7 +1140,8 @@ class Script:
             return True
         every = any(each.endswith("d") for each in options)  # read -d '' takes all lines
         text = bodies[-1].strip() if every else bodies[-1].partition("\n")[0].strip()
-        signs = self.value("IFS").strip(" \t")
+        signs = self.value("IFS")
+        signs = "" if " " in signs and signs.isspace() else signs.strip(" \t")
         between = f"[{re.escape(signs)}]" if signs else r"\s+"
         if name != "read" or any("a" in each for each in options):
             cut = re.split(between, text) if name == "read" else bodies[-1].splitlines()

@@ -48,7 +48,7 @@ QUOTED="  --micro-batch-size 1 --global-batch-size 1024 \
     --train-samples 10240000 --lr-warmup-fraction .01 --lr 3e-4 --min-lr 3e-5 \
     --lr-decay-style cosine --bf16 --tokenizer-type GPT2BPETokenizer "
 MORE=("--hidden-dropout 0" "--attention-dropout 0.0" '--use-distributed-optimizer')
-srun -l bash -c "python3 -u pretrain_gpt.py ${SIZES[*]} $QUOTED ${MORE[@]} \
+srun -l bash -c "python3 -u hubert/pretrain_gpt.py ${SIZES[*]} $QUOTED ${MORE[@]} \
     --tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP --sequence-parallel --save $OUT/here"
 """
 TITAN = """
@@ -218,10 +218,11 @@ def test_a_launch_script_of_arrays_and_quoted_blocks_is_planned_as_it_is(tmp_pat
                  "train.steps": 10000, "train.warmup_steps": 100, "train.precision": "bf16", "train.min_lr_ratio": 0.1,
                  "train.beta2": 0.999, "train.weight_decay": 0.01})
     assert "--vocab-size is not given: 50257" in comments and "--save $OUT/here" in comments
+    assert "causal" not in config["model"]  # a folder may be anybody's
     assert plan(tmp_path, config, *B200)["step_ms"] > 0
     comments, config = converted(tmp_path, "megatron", ARRAYS.replace("_gpt", "_bert"), after=["--vocab-size", "32000"])
     has(config, {"model.vocab": 32000, "model.causal": False, "train.objective": "masked"})
-    assert "model: pretrain_bert.py: attention sees the whole sequence; the head for sentence pairs" in comments
+    assert "model: hubert/pretrain_bert.py: attention sees the whole sequence; the head for sentence pairs" in comments
 
 
 def test_the_scripts_gpus_of_a_node_stay_with_a_gpu_that_has_another_number(tmp_path):
@@ -400,7 +401,7 @@ def test_a_growing_batch_has_the_samples_of_megatrons(tmp_path):
     ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ettt|ttL --nproc-per-node 8",
      "2 parts of 5 layers"),
     ("--recompute-granularity some --nproc-per-node 8", "is neither full nor selective"),
-    (f"{MIXTURE} --expert-model-parallel-size 3 --nproc-per-node 8", "--expert-model-parallel-size 3: 3 does not divide"),
+    (f"{MIXTURE} --expert-model-parallel-size 3 --nproc-per-node 8", "-parallel-size 3: 3 does not divide both the"),
     ("", "the number of GPUs is not known"),
 ])
 def test_words_that_cannot_be_planned_are_refused(more, sentence):
@@ -818,7 +819,7 @@ def test_a_file_that_a_command_writes_is_not_what_it_was(text):
 
 @pytest.mark.parametrize("text", [
     "X=1; printf -v X 2", "X=$(echo 7/2 | bc -l)", "X=$(echo -e '1\\n2')", "X=010; X=$((X))",
-    "X=abc; X=${X:$Y}", "A=(1 2); unset A[1]; X=${A[@]}",
+    "X=abc; X=${X:$Y}", "X=a; X=${X/$Y/b}", "X=a*b; X=${X%\"*b\"}", "A=(1 2); unset A[1]; X=${A[@]}",
     "read -d : X <<<1:2", "read -n 1 X <<<12", "read -rN1 X <<<12", "read -d: X <<<1:2", "mapfile -d , X <<<1,2",
     "mapfile -n 1 X <<<2", "X=$(<no_file)", "X=$(date; exit 0)", "[ $# = 1 ]; X=$(exit; echo 3)",
     "set -- $Y; getopts a X", "set --; OPTIND=; getopts a X",
@@ -902,6 +903,9 @@ def test_a_word_of_too_many_stays_as_it_is_written():
      [["run", "2", "2", "33", "4", "2", "5", "bc", "bc"]]),
     ("IFS=$'\\n' read -d '' -ra A <<<$'c d\\ne'; run \"$(echo \"a)b\")\" \"${A[0]}\";"
      " for ((i = 0; i < ${#A[@]}; i++)); do run $i; done", [["run", "a)b", "c d"], ["run", "0"], ["run", "1"]]),
+    ("M=a/b/c; P=/x; X=/x/it\\'s.y; run ${M//\\//_} ${M/\\//_} \"${X//\\'/}\" ${X/\\./-} ${X/$P/q} ${X/.y/\\/z}",
+     [["run", "a_b_c", "a_b/c", "/x/its.y", "/x/it's-y", "q/it's.y", "/x/it's/z"]]),
+    ("IFS=$' \\t\\n'; read -ra A <<<'c d'; read a b <<<'c d'; run ${#A[@]} $b", [["run", "2", "d"]]),
     ("run {01..03} {8..010..2} {-01..0}", [["run", "01", "02", "03", "008", "010", "-01", "000"]]),
     ("set -- o; cat >a.sh <<E\nrun \\$1 $1\nexit\nE\nbash a.sh i; run $1", [["bash", "run", "i", "o"], ["run", "o"]]),
 ])
