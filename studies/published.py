@@ -196,7 +196,10 @@ UNITS = {
 
 def runs_of(row):
     """Yields the cells of each run of a row. Lists make it several runs, which differ only in these cells."""
-    for i in range(max(len(cell) if isinstance(cell, list) else 1 for cell in row)):
+    counts = {len(cell) for cell in row if isinstance(cell, list)} or {1}
+    if len(counts) > 1:
+        raise Failure(f"{row}: cells have {sorted(counts)} values; give as many in each cell that differs")
+    for i in range(counts.pop()):
         yield [cell[i] if isinstance(cell, list) else cell for cell in row]
 
 

@@ -32,6 +32,7 @@ def sentences(text):
 
 
 CASES = [case for page in PAGES for case in cases(blocks(page))]
+assert len(CASES) > 6, [asked for asked, _ in CASES]
 
 
 @pytest.mark.soak(2)
