@@ -228,6 +228,9 @@ static void watch_(Launch *launch) {
         take_signals_(launch);
     }
     if (waits_(&launch->results)) launch->unwritten = EINTR;
+    // A rank that was killed within a line leaves it open; the final message has a line of its own.
+    const Relay *errors = &launch->errors;
+    if (errors->taken > 0 && errors->bytes[errors->taken - 1] != '\n' && ready_(STDERR_FILENO)) putc('\n', stderr);
     if (!ready_(STDERR_FILENO)) dup2(open("/dev/null", O_WRONLY | O_CLOEXEC), STDERR_FILENO);
 }
 

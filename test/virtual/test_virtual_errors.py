@@ -227,6 +227,22 @@ def test_a_gpu_that_is_lost_at_any_moment_is_what_the_run_says(tmp_path, options
     assert not re.search("cuBLASLt has no|cannot create a cuDNN|out of memory|does not exist", "".join(said)), said
 
 
+# Preloaded, it leaves a line open, as a rank does that is killed while it prints a row of a table.
+OPEN_LINE = """
+void _exit(int code) {
+    if (getenv("OMPI_COMM_WORLD_RANK") != NULL && write(STDERR_FILENO, "a row is cut", 12) < 0) abort();
+    REAL(_exit)(code);
+    __builtin_unreachable();
+}
+"""
+
+
+def test_the_final_message_has_a_line_of_its_own(tmp_path):
+    library = trainer_runs.preload(tmp_path / "open.so", OPEN_LINE)
+    said = complaints(tmp_path, *BPIPE, VIRTUAL_FAULT="lost@7", LD_PRELOAD=str(library))
+    assert "this process has lost the GPU" in said[-1]
+
+
 def test_the_version_says_that_there_is_no_driver():
     command = [virtual_runs.VIRTUAL / "train_llama", "--version"]
     env = virtual_runs.environment(VIRTUAL_DRIVER="none")
