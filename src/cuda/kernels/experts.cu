@@ -2,6 +2,8 @@
 // time at which blocks run, so the only atomics count integers.
 #include "row.cuh"
 
+#include <cassert>
+#include <cstdint>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -396,6 +398,7 @@ void cuda_rows_scatter(Backend *be, void *to, const void *from, const int32_t *p
     using T = uint16_t;
     FOR_PIECES(by_16_bytes_(to, from, bytes), {
         const int64_t per_row = bytes / (2 * W), count = rows * per_row;
+        assert(count <= UINT32_MAX);
         CUDA_LAUNCH(be, launch_blocks(count, THREADS), THREADS, 0, scatter_kernel<W>, (uint16_t *)to,
                     (const uint16_t *)from, place, (unsigned)count, (unsigned)per_row, (int)k);
     });
@@ -405,6 +408,7 @@ void cuda_rows_gather(Backend *be, void *to, const void *from, const int32_t *pl
     using T = uint16_t;
     FOR_PIECES(by_16_bytes_(to, from, bytes), {
         const int64_t per_row = bytes / (2 * W), pieces = count * per_row;
+        assert(pieces <= UINT32_MAX);
         CUDA_LAUNCH(be, launch_blocks(pieces, THREADS), THREADS, 0, gather_kernel<W>, (uint16_t *)to,
                     (const uint16_t *)from, place, (unsigned)pieces, (unsigned)per_row);
     });
