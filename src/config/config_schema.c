@@ -295,7 +295,7 @@ const ConfigKey config_keys[] = {
            "for plans: rate of memory passes; auto: 0.72 to 0.8 of memory_gb_s, on CPUs 8 per thread"),
     ABOVE(hardware, run_share, "1", 1, "for plans: fraction of the measured kernels' rates that runs reach"),
     NUMBER(hardware, expert_spread, "auto", 0, 1e3,
-           "for plans: deviation / mean of the tokens per expert; 1e-6: even; auto: 0.3 of 128 experts",
+           "for plans: deviation / mean of tokens per expert; 1e-6: even; auto: 0.3 for 128 experts",
            .flags = KEY_ABOVE_MIN | KEY_OF_RUN, .zero_word = "auto"),
     BOOL(hardware, calibrated, "false", "for plans: true if these figures were fitted to runs; sets the plan's band"),
     NUMBER(hardware, action_us, "0", 0, 1e9, "for plans: overhead of every forward and backward"),
