@@ -41,7 +41,7 @@ static int index_tensors_(Source *source, Error *err) {
     qsort(source->tensors, (size_t)count, sizeof *source->tensors, compare_names_);
     for (int64_t i = 1; i < count; i++)
         if (compare_names_(&source->tensors[i - 1], &source->tensors[i]) == 0)
-            return error_set(err, EXIT_FAILED, "%s: tensor %.200s is in two files", source->dir,
+            return error_set(err, EXIT_FAILED, "%s: tensor %.200s is in two files; save the model again", source->dir,
                              source->tensors[i].tensor->name);
     return 0;
 }
@@ -159,8 +159,8 @@ int source_check(const Source *source, const SourceTensor *found, const TensorSp
                          source->files[found->file].path, have->name, safetensors_shape(have, is, sizeof is),
                          safetensors_shape(&want, should, sizeof should));
     if (have->type != SAFE_OTHER) return 0;
-    return error_set(err, EXIT_FAILED, "%s: tensor %s is not F32, F16, BF16 or F64", source->files[found->file].path,
-                     have->name);
+    return error_set(err, EXIT_FAILED, "%s: tensor %s is not F32, F16, BF16 or F64; save it as one of them",
+                     source->files[found->file].path, have->name);
 }
 
 // --- reading a piece

@@ -38,7 +38,7 @@ typedef struct Mail {
 typedef enum PushStep { PUSH_WAITS, PUSH_COPIES, PUSH_TRAVELS, PUSH_MAILS, PUSH_DONE } PushStep;
 
 typedef struct Parcel {
-    bool started; // by this rank
+    bool started; // this rank has posted it
     bool come;    // its mail has arrived, with this offset
     bool arrived; // this message and all earlier messages of its direction are done
     int64_t offset;

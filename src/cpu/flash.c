@@ -14,7 +14,7 @@ enum { Q = GEMM_COLS, KEYS = 256, GROUP = 4 };
 
 static int64_t groups_of_(int64_t seq) { return (seq + GROUP * Q - 1) / (GROUP * Q); }
 
-// Spans are few, because each packs the keys that it sees, but enough to spread the work evenly over the threads.
+// Returns the number of spans: few, because each packs the keys that it sees, but enough to keep all threads busy.
 int64_t flash_spans(const AttentionShape *s, int threads) {
     int64_t heads = s->batch * s->heads, spans = heads % threads == 0 ? 1 : (8 * threads + heads - 1) / heads;
     return spans < groups_of_(s->seq) ? spans : groups_of_(s->seq);

@@ -28,7 +28,7 @@ typedef struct CudaBackend {
     double collective_flops;
     int64_t shared_bytes; // bytes of shared memory that a block may request (sharedMemPerBlockOptin)
     cudaStream_t streams[STREAM_COUNT];
-    cudaStream_t beside; // of sums and gathers over data ranks, one after another (comm_nccl.cpp); NULL: none
+    cudaStream_t beside; // sums and gathers over data ranks, one after another (comm_nccl.cpp); NULL: none
     // Why memory that was mapped may receive two copies in another order, as a clause; NULL: it does not. The reader
     // resets it.
     const char *unordered;

@@ -23,8 +23,8 @@ enum { BLEND_ORDER_MOST = 1000000 };
 typedef struct BlendOrder {
     int sources;
     int64_t period;
-    int64_t share[CONFIG_MAX_SOURCES]; // turns in a period
-    uint32_t *order;                   // [period]: source, and the number of its earlier turns in the period
+    int64_t share[CONFIG_MAX_SOURCES]; // sequences of a source in a period
+    uint32_t *order;                   // [period]: source, and how many of its sequences come earlier in the period
 } BlendOrder;
 
 // Computes shares, period and order. Each weight must be positive and at least a millionth of the sum of all weights.

@@ -57,5 +57,5 @@ int optimizer_wait(Optimizer *optimizer, Error *err);
 // or moments; clears the gradients. Does not communicate. -1 with err.
 int optimizer_rehearse(Optimizer *optimizer, Error *err);
 
-// Leaves the update out: zeroes the gradients and leaves weights and moments unchanged.
+// Skips the update: zeroes the gradients, and leaves weights and moments unchanged.
 void optimizer_skip(Optimizer *optimizer);

@@ -125,7 +125,7 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int resu
         set_environment_(ranks, folder);
         setpgid(0, 0);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != parent) _exit(1); // the parent died before
+        if (getppid() != parent) _exit(1); // the parent has already died
         dup2(open("/dev/null", O_RDONLY | O_CLOEXEC),
              STDIN_FILENO); // a background group that reads the terminal would be stopped
         dup2(results, STDOUT_FILENO);

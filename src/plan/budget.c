@@ -52,7 +52,7 @@ Budget budget_make(const Config *config, double step_seconds, bool gpus, GpuBand
     return budget;
 }
 
-// ---------------------------------------------------------------- for people
+// ---------------------------------------------------------------- text
 
 enum { BILL_TEXT = 160 };
 

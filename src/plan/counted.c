@@ -107,7 +107,7 @@ static void set_group_(const CountSource *source, CountKey *key, int group, Rank
     if (size < 2) return;
     GroupPlace place = hardware_place(hardware, config, kind);
     if (place.leaving == 0) return;
-    int64_t ranks = hardware_place(hardware, config, GROUP_DATA).here; // of a stage on a node
+    int64_t ranks = hardware_place(hardware, config, GROUP_DATA).here; // ranks of a stage on a node
     int64_t sharing = min_i64(place.leaving, hardware_domain(hardware, config));
     if (kind == GROUP_EXPERTS) sharing = ranks;
     else if (kind == GROUP_TENSOR || kind == GROUP_CONTEXT) sharing = min_i64(sharing, (ranks - 1) / place.near + 1);

@@ -112,7 +112,7 @@ void schedule_table_free(ScheduleTable *table) {
     *table = (ScheduleTable){0};
 }
 
-// ---------------------------------------------------------------- for people
+// ---------------------------------------------------------------- text
 
 const char *schedule_evicts_text(const RunLayout *layout) {
     if (layout->bpipe != BPIPE_ON) return "";

@@ -26,7 +26,7 @@ void schedule_table_free(ScheduleTable *table);
 // `given` for the keys of a mask (0: any values); -1: no such row.
 int schedule_table_best(const ScheduleTable *table, const RunLayout *given, LayoutMask mask);
 
-// Writes a layout's schedule for people: "1F1B, split, BPipe". Returns `text`.
+// Writes the words for a layout's schedule: "1F1B, split, BPipe". Returns `text`.
 enum { SCHEDULE_TEXT = 160 };
 char *schedule_text(const RunLayout *layout, char text[SCHEDULE_TEXT]);
 // Returns the part of that text for evictions: "" (no evictions), ", BPipe" or ", host".

@@ -138,7 +138,7 @@ static int run_case_(const Session *at, Result *result, Error *err) {
         memset(result, 0, sizeof *result);
         return 0;
     }
-    if (pipe(ends) != 0) return error_set(err, EXIT_FAILED, "cannot create a pipe for the measurement");
+    if (pipe(ends) != 0) return error_set(err, EXIT_FAILED, "cannot create a pipe; raise ulimit -n");
     if (others > MOST_LOADS) others = MOST_LOADS;
     for (int i = 0; i < others; i++) loads[i] = fork_(at, -1);
     pid_t measures = fork_(at, ends[1]);

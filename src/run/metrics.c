@@ -28,7 +28,7 @@ struct Metrics {
     MetricsSetup setup;
     const Config *config;
     const char *path;   // log.metrics; empty: no file
-    int64_t after_step; // of the checkpoint that this start resumes; -1: none
+    int64_t after_step; // step of the checkpoint that this start resumes; -1: none
     int fd;             // -1: no file
     FileLock lock;      // keeps other runs from writing to a regular file
     bool said;          // the first step line of this start is written

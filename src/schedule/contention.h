@@ -23,9 +23,9 @@ typedef struct ContentionUser {
 
 typedef struct Share {
     double capacity, clock;
-    double part;           // of a user's time in which it needs the resource
+    double part;           // fraction of a user's time in which it needs the resource
     struct Share *rival;   // the resource whose users need the same; NULL: none
-    double speed;          // of a user at full speed; 1 unless contention_slow changed it
+    double speed;          // speed of an undisturbed user; 1 unless contention_slow changed it
     double since;          // time at which the clock was last set
     ContentionUser *users; // heap: the user that finishes first is at 0
     int count, allocated;

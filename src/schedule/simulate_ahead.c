@@ -35,7 +35,7 @@ static void arrive_(SimRun *run, Edge *edge, double time) {
     if (run->stages[edge->to].in == edge) simrun_stir(run, edge->to);
 }
 
-// Lets further messages of an edge leave, as far as their times are known, and computes their arrivals.
+// Sends the next messages of an edge whose times are known, and computes their arrivals.
 static void deliver_(SimRun *run, Edge *edge) {
     int buffers = run->schedule->edge_buffers, mask = run->window - 1;
     if (edge->from == edge->to) return;

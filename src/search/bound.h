@@ -46,5 +46,5 @@ double cut_recomputing_bound(const Cut *cut, const Cut *all, const Config *confi
 double shape_bound(const SearchSpace *space, const RunLayout *shape, const PartTimes *times);
 
 // Returns a lower bound of the step for any list of a cut, from the times of layers; 0 if times come from a profile.
-// config: of the cut.
+// config: the cut's configuration.
 double cut_rough_bound(const SearchSpace *space, const Config *config, const PartTimes *times);
