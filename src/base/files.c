@@ -17,7 +17,8 @@
 #include <unistd.h>
 
 static int unreadable_(const char *path, Error *err) {
-    return error_set(err, EXIT_FAILED, "%s: cannot be read: %s", path, strerror(errno));
+    return error_set(err, EXIT_FAILED, "%s: cannot be read: %s%s", path, strerror(errno),
+                     errno == EMFILE ? "; raise ulimit -n" : "");
 }
 
 int file_open(const char *path, int64_t *bytes, Error *err) {
@@ -318,7 +319,8 @@ const char *file_why(int code) {
     return code == ELOOP
                ? "it is a symbolic link of another user in a folder that others can write to, or part of a loop "
                  "of symbolic links"
-               : strerror(code);
+           : code == ENXIO ? "it is a pipe that no program reads, or a device that is not there"
+                           : strerror(code);
 }
 
 int64_t file_limit(int64_t files) {
@@ -330,9 +332,20 @@ int64_t file_limit(int64_t files) {
     return now < INT64_MAX ? (int64_t)now : INT64_MAX;
 }
 
-void file_reserve_standard(void) {
-    for (int fd = 0; fd <= STDERR_FILENO; fd++)
-        if (fcntl(fd, F_GETFD) < 0) open("/dev/null", O_RDONLY); // takes the lowest free number, which is fd
+void file_prepare_standard(void) {
+    char path[32];
+    struct stat there;
+    for (int fd = 0; fd <= STDERR_FILENO; fd++) {
+        int flags = fcntl(fd, F_GETFL);
+        if (flags < 0) open("/dev/null", O_RDONLY); // takes the lowest free number, which is fd
+        if (fd == STDIN_FILENO || flags < 0 || (flags & O_NONBLOCK) == 0 || fstat(fd, &there) != 0) continue;
+        if (!S_ISFIFO(there.st_mode) && !isatty(fd)) continue;
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        int own = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); // fails, not waits, if no reader is left
+        if (own < 0 || fcntl(own, F_SETFL, flags & ~O_NONBLOCK) != 0) continue;
+        dup2(own, fd);
+        close(own);
+    }
 }
 
 bool file_of_program(char *path, size_t size) {

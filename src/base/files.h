@@ -71,8 +71,9 @@ const char *file_why(int code);
 int64_t file_limit(int64_t files);
 
 // Opens /dev/null, read-only, for each of stdin, stdout and stderr that is closed at start. Otherwise the next open()
-// would get that descriptor, and our output would end up in its file.
-void file_reserve_standard(void);
+// would get that descriptor, and our output would end up in its file. Opens a nonblocking pipe or terminal for output
+// (as from node.js) again, for it would refuse lines while its reader pauses, and its flags are its other users', too.
+void file_prepare_standard(void);
 
 // Writes the path of the running program's file. Returns false if /proc/self/exe cannot be read.
 bool file_of_program(char *path, size_t size);

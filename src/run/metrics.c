@@ -143,7 +143,7 @@ bool metrics_unheard(const Metrics *metrics) { return metrics->unheard; }
 // at once.
 static bool ready_(int ms) {
     struct pollfd out = {STDOUT_FILENO, POLLOUT, 0};
-    return poll(&out, 1, ms) != 0;
+    return poll(&out, 1, ms) > 0; // a signal ends the wait
 }
 
 void metrics_close(Metrics *metrics) {
@@ -274,14 +274,18 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
 // Lines for people
 
 static int say_(Metrics *metrics, const char *text, Error *err) {
-    enum { LOOK_MS = 200 };
+    enum { LOOK_MS = 200, PIECE = PIPE_BUF - 8 }; // PIECE: with the bytes around it, a ready pipe accepts it at once
     metrics->unheard = false;
-    while (metrics->setup.waits != NULL && !ready_(LOOK_MS))
-        if (!metrics->setup.waits(metrics->setup.context)) return 0;
-    if (metrics->progress_shown) fputs("\r\033[K", stdout);
-    metrics->progress_shown = false;
-    // Flush each line, so that it is one write and visible at once.
-    metrics->unheard = fprintf(stdout, "%s\n", text) < 0 || fflush(stdout) != 0;
+    for (bool last = false; !last && !metrics->unheard; text += PIECE) {
+        while (metrics->setup.waits != NULL && !ready_(LOOK_MS))
+            if (!metrics->setup.waits(metrics->setup.context)) return 0;
+        last = strnlen(text, PIECE + 1) <= PIECE;
+        // Flush each piece, so that a line is one write and visible at once.
+        metrics->unheard =
+            printf("%s%.*s%s", metrics->progress_shown ? "\r\033[K" : "", PIECE, text, last ? "\n" : "") < 0 ||
+            fflush(stdout) != 0;
+        metrics->progress_shown = false;
+    }
     if (metrics->unheard) return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
     return 0;
 }

@@ -127,10 +127,12 @@ int run_read_products(Run *run, Error *err);
 // ---------------------------------------------------------------- requests to stop
 
 // run_listen installs the handlers of stop signals. run_stop_requested returns whether a signal arrived.
-// run_request_stop has the effect of a signal.
+// run_request_stop has the effect of a signal. If the reader of stderr pauses at the first request, all lines until
+// run_restore_stderr are dropped, since the step would wait for him.
 void run_listen(Run *run);
 bool run_stop_requested(void);
 void run_request_stop(void);
+void run_restore_stderr(void);
 
 // ---------------------------------------------------------------- validation and evaluation
 

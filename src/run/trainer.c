@@ -182,6 +182,7 @@ static int rank_main_(Trainer *t, Error *err) {
                  : options->generate != NULL ? run_generate(&run, err)
                  : options->validate         ? run_validate(&run, options->json, err)
                                              : run_train(&run, err);
+    run_restore_stderr();
     if (status != 0) {
         // The parent prints the error, or this rank if there is no parent. If all ranks found it, only rank 0 reports.
         bool speaks = !err->everywhere || world_rank(world) == 0;
@@ -442,7 +443,7 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
     Error err = {0};
     int code = -1;
     cuda_set_environment();
-    file_reserve_standard();
+    file_prepare_standard();
     signal(SIGXFSZ, SIG_IGN); // exceeding a limit on a file's size is then a write error, which we report
     // A caller may pass on ignored and blocked signals. If SIGCHLD is ignored, no waitpid reports how a child ended; if
     // others are blocked, requests to stop do not arrive.

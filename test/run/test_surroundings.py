@@ -5,7 +5,9 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
+import termios
 import time
 from pathlib import Path
 
@@ -67,21 +69,44 @@ def test_a_closed_standard_error_changes_nothing_else(small, tmp_path, overrides
 # --- signals
 
 
+LONG_TEXTS = ("model.layers=1", "sample.every=3", "sample.count=1", "sample.tokens=1800", "sample.prompt=" + 250 * "1 ")
+
+
 @pytest.mark.thorough
-def test_a_reader_that_pauses_ends_no_run_and_holds_up_no_request_to_stop(small, tmp_path):
+@pytest.mark.parametrize("keys, blocking", [((), True), (LONG_TEXTS, False)], ids=["lines", "texts_nonblocking"])
+def test_a_reader_that_pauses_ends_no_run_and_holds_up_no_request_to_stop(small, tmp_path, keys, blocking):
+    """A nonblocking pipe, as node.js makes them, takes a part of a text that is longer than it has room for."""
     saved = tmp_path / "saved"
     ours, theirs = os.pipe()
     fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 8192)
-    job = started(small, tmp_path, "train.timeout_s=2", f"checkpoint.dir={saved}", *RANKS["one_rank"], stdout=theirs)
+    os.set_blocking(theirs, blocking)
+    job = started(small, tmp_path, "train.timeout_s=2", f"checkpoint.dir={saved}", *keys, *ALONE, stdout=theirs)
     os.close(theirs)
+    waiting = lambda: struct.unpack("i", fcntl.ioctl(ours, termios.FIONREAD, b"    "))[0]
+    wait_until(lambda: job.parent.poll() is not None or waiting() > 4000, "the pipe does not fill", SOON)
     time.sleep(4)
-    assert job.parent.poll() is None
+    assert job.parent.poll() is None, job.end().stderr
     job.parent.send_signal(signal.SIGTERM)
     try:
         assert job.parent.wait(SOON) == 3 and [path.name[:5] for path in saved.iterdir()] == ["step_"]
     finally:
         job.parent.kill()
         os.close(ours)
+
+
+@pytest.mark.thorough
+def test_a_reader_of_messages_that_pauses_holds_up_no_request_to_stop_of_one_rank(small, tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    job = started(small, tmp_path, f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=1", *ALONE)
+    fcntl.fcntl(job.parent.stderr, fcntl.F_SETPIPE_SZ, 4096)
+    before = -1
+    while before != len(metrics_of(metrics)):  # each step is saved, and says so
+        before = len(metrics_of(metrics))
+        time.sleep(1)
+    job.parent.send_signal(signal.SIGTERM)
+    wait_until(lambda: len(metrics_of(metrics)) > before, "the step is not continued")
+    ended = job.end()
+    assert ended.code == 3 and "continue with --resume" in ended.said[-1], ended.stderr
 
 
 @pytest.mark.thorough
@@ -257,6 +282,10 @@ def test_ranks_may_open_as_many_files_as_the_hard_limit_allows(small, tmp_path, 
               for pid in job.ranks() or [job.parent.pid]]
     job.stop()
     assert limits == ["512"] * (4 if overrides == RANKS["four_ranks"] else 1)
+    for i in range(600):
+        os.link(tmp_path / "train_000.bin", tmp_path / f"train_1{i:03}.bin")
+    ended = Job(small, *overrides, prefix=through_bash('ulimit -n 512; exec "$@"')).end()
+    assert ended.code == 2 and ended.said[-1].endswith("cannot be read: Too many open files; raise ulimit -n")
 
 
 # --- configurations from a pipe
