@@ -194,6 +194,10 @@ static int set_text_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
     }
     if ((double)scalar.length > key->max) return refuse_(config, key, scalar, "is too long", err);
     if ((double)scalar.length < key->min) return refuse_(config, key, scalar, "is empty", err);
+    // All other texts are paths. Without this, a folder with the name ~ would be created here.
+    if (strncmp(scalar.text, "~/", 2) == 0 && strcmp(key->name, "sample.prompt") != 0)
+        return config_error(config, key->name, err, "%.80s: only shells replace ~; write the path in full",
+                            scalar.text);
     memcpy(field_(config, key), scalar.text, scalar.length);
     ((char *)field_(config, key))[scalar.length] = '\0';
     return 0;
