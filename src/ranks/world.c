@@ -27,6 +27,7 @@ struct World {
     int rank, size;
     WorldPlace place;
     Comm *messages; // all ranks, for gathers, sums in rank order and clocks
+    int *leaders;   // [size] the lowest rank on each rank's host; NULL: one rank
 #ifdef HAVE_MPI
     MPI_Comm control; // group of all ranks, for all other collectives
     Collective *work; // collectives in flight in all groups
@@ -126,32 +127,24 @@ static int finish_(const World *world, int code, MPI_Request *request, const cha
 // --- joining over MPI
 
 // Finds the ranks of each host, and numbers hosts in the order of their lowest ranks. host: the ranks of this host.
-// Measures the clock offset between rank 0 and the lowest rank of each host, one host after another. All ranks of the
-// host use this offset.
 static int find_hosts_(World *world, MPI_Comm host, Error *err) {
     WorldPlace *place = &world->place;
     MPI_Request request;
-    int leader = world->rank, failed = 0;
+    int leader = world->rank;
     MPI_Comm_rank(host, &place->local_rank);
     MPI_Comm_size(host, &place->local_size);
     int code = MPI_Ibcast(&leader, 1, MPI_INT, 0, host, &request);
     if (finish_(world, code, &request, "this host", "finding the ranks of this host", err) != 0) return -1;
-    int *leaders = xcalloc((size_t)world->size, sizeof *leaders); // per rank: the lowest rank on its host
-    code = MPI_Iallgather(&leader, 1, MPI_INT, leaders, 1, MPI_INT, world->control, &request);
-    failed = finish_(world, code, &request, "all ranks", "finding the hosts", err);
+    world->leaders = xcalloc((size_t)world->size, sizeof *world->leaders);
+    code = MPI_Iallgather(&leader, 1, MPI_INT, world->leaders, 1, MPI_INT, world->control, &request);
+    if (finish_(world, code, &request, "all ranks", "finding the hosts", err) != 0) return -1;
     place->node = place->nodes = 0;
-    for (int q = 0; !failed && q < world->size; q++) {
-        double offset = 0.0;
-        if (leaders[q] != q) continue; // not the lowest rank of its host
+    for (int q = 0; q < world->size; q++) {
+        if (world->leaders[q] != q) continue;
         place->node += q < leader;
         place->nodes++;
-        if (q > 0) failed = comm_clock_offset(world->messages, q, &offset, err);
-        if (world->rank == q) place->clock_offset = offset;
     }
-    free(leaders);
-    if (failed) return -1;
-    code = MPI_Ibcast(&place->clock_offset, 1, MPI_DOUBLE, 0, host, &request);
-    return finish_(world, code, &request, "this host", "sharing the clock", err);
+    return world_compare_clocks(world, err);
 }
 
 static int start_(World *world, int *argc, char ***argv, Error *err) {
@@ -237,7 +230,7 @@ void world_leave(World *world, int code) {
     if (world->over_mpi && world->control != MPI_COMM_NULL) MPI_Comm_free(&world->control);
     if (world->over_mpi) tests_yield_(true), MPI_Finalize();
 #endif
-    free(world);
+    free_all(world->leaders, world);
 }
 
 void world_abort(World *world, int code) {
@@ -272,6 +265,19 @@ void world_set_status_page(World *world, StatusPage *page) { world->page = page;
 
 void world_progress(World *world) {
     if (world != NULL) status_page_progress(world->page);
+}
+
+// Measures one host after another: rank 0 answers their lowest ranks. All ranks of a host use its offset.
+int world_compare_clocks(World *world, Error *err) {
+    double own = 0.0, *all = xcalloc((size_t)world->size, sizeof *all);
+    int status = 0;
+    for (int q = 1; status == 0 && world->leaders != NULL && q < world->size; q++)
+        if (world->leaders[q] == q && (q == world->rank || world->rank == 0))
+            status = comm_clock_offset(world->messages, q, &own, err);
+    if (status == 0) status = world_gather_all(world, all, &own, sizeof own, err);
+    if (status == 0 && world->leaders != NULL) world->place.clock_offset = all[world->leaders[world->rank]];
+    free(all);
+    return status;
 }
 
 // --- collectives

@@ -31,12 +31,15 @@ int world_size(const World *);
 typedef struct WorldPlace {
     int local_rank, local_size; // rank within this host; number of ranks on this host
     int node, nodes;            // index of this host, in the order of lowest ranks; number of hosts
-    double clock_offset;        // seconds to add to this host's clock_seconds() to get rank 0's, measured at the start
+    double clock_offset;        // seconds to add to this host's clock_seconds() to get rank 0's (world_compare_clocks)
     char host[256];
     char library[96]; // library of the control plane, with its version
 } WorldPlace;
 
 const WorldPlace *world_place(const World *); // lives as long as the world
+
+// Collective, and part of world_join: measures clock_offset, about 2 ms per host. Clocks of hosts drift apart.
+int world_compare_clocks(World *, Error *);
 
 // Returns a log for messages in the name of all ranks: rank 0 writes them, and the other ranks are silent.
 Log world_log(const World *, const Log *log);

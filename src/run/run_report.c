@@ -136,7 +136,10 @@ int run_report_step(Run *run, const EngineRun *pipeline, double update, StepFigu
     ExpertLoad *load = &run->stage.pass.load;
     int stages = (int)parallel->pipeline, world = world_size(run->world), columns = world / stages;
     int64_t count = config->model.layers * config->model.experts;
-    double offset = world_place(run->world)->clock_offset;
+    const WorldPlace *place = world_place(run->world);
+    int compared = max_int(32, 4 * place->nodes); // steps between comparisons of the hosts' clocks
+    if (place->nodes > 1 && say->step % compared == 0 && world_compare_clocks(run->world, err) != 0) return -1;
+    double offset = place->clock_offset;
     // 1. Sums over all ranks: the balance loss, of which each rank has its rows' part, and tokens of experts.
     if (config->model.experts > 0) {
         double sums[] = {load->balance, load->forwards};

@@ -92,6 +92,35 @@ def test_a_trace_has_one_clock_though_the_hosts_have_two(lab):
     assert all(0 <= step["bubble"] < 1 for step in ended.steps)
 
 
+DRIFT = """
+int clock_gettime(clockid_t clock, struct timespec *at) {
+    static double first;
+    char host[16] = "";
+    int code = REAL(clock_gettime)(clock, at);
+    gethostname(host, sizeof host - 1);
+    if (clock != CLOCK_MONOTONIC || strcmp(host, "host2") != 0) return code;
+    double now = (double)at->tv_sec + 1e-9 * (double)at->tv_nsec;
+    if (first == 0) first = now;
+    now += 0.1 * (now - first);
+    at->tv_sec = (time_t)now, at->tv_nsec = (long)(1e9 * (now - (double)at->tv_sec));
+    return code;
+}
+"""
+
+
+def test_a_trace_has_one_clock_though_the_clocks_of_the_hosts_drift_apart(lab):
+    """host2's clock runs a tenth too fast; ranks compare their clocks at step 32."""
+    library = trainer_runs.preload(lab.folder / "drift.so", DRIFT)
+    ended = trainer_runs.run(lab.config, "parallel.placement=linear", "train.steps=33", "data.val_every=0", env=lab.env,
+                             prefix=[*lab.hosts.mpirun(), "env", f"LD_PRELOAD={library}"],
+                             arguments=["--trace", lab.folder / "trace.json"])
+    assert ended.code == 0, ended.stderr
+    events = [e for e in json.loads((lab.folder / "trace.json").read_text()) if e.get("ph") == "X"]
+    firsts = [sorted(e["ts"] for e in events if e["pid"] == stage and e["name"] == "F0") for stage in range(4)]
+    apart = [firsts[2][step] - firsts[1][step] for step in range(33)]
+    assert abs(apart[32]) < apart[30] / 10, apart
+
+
 def step_end(events):
     """Returns where the second step begins: the second F0 of the first stage."""
     starts = sorted(e["ts"] for e in events if e["pid"] == 0 and e["name"] == "F0")
