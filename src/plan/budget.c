@@ -120,8 +120,8 @@ void budget_print(const Budget *budget, const Config *config, const Hardware *ha
     grid_line(file, "failures", "one in %s hours; checkpoint.every %.0f (%s minutes) is best: goodput %.1f %%%s",
               grid_amount(goodput->mtbf / 3600, from), goodput->every,
               grid_amount(goodput->every * 1440 * budget->step.days, to), 100 * goodput->share, own);
-    grid_line(file, "", "expected %s days, with %.4g s per checkpoint and %.4g s per restart%s",
-              grid_amount(goodput->days, from), config->hardware.checkpoint_s, config->hardware.restart_s,
+    grid_line(file, "", "expected %s %s, with %.4g s per checkpoint and %.4g s per restart%s",
+              grid_amount(unit * goodput->days, from), word, config->hardware.checkpoint_s, config->hardware.restart_s,
               verbose ? " (Young 1974, Daly 2006)" : "");
 }
 

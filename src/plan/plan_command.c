@@ -20,29 +20,25 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-// Returns the verdict's forecast of this configuration; without BPipe if BPipe is on but has nothing to evict.
-static const Forecast *answer_forecast_(const PlanAnswer *answer) {
-    const Verdict *verdict = &answer->verdict;
-    bool bpipe = answer->config.schedule.bpipe == BPIPE_ON && verdict->bpipe.possible;
-    return bpipe ? &verdict->bpipe : &verdict->plain;
-}
-
 // Fills in *answer. -1 with err; the caller frees it in both cases.
 static int answer_make_(PlanAnswer *answer, const Config *config, const Model *model, const Log *log, Error *err) {
     enum { MOST_FORWARDS = 1 << 20 };
     answer->config = *config;
     if (planner_create(&answer->planner, config, model, log, err) != 0) return -1;
     if (verdict_make(&answer->verdict, &answer->planner, err) != 0) return -1;
-    if (config->schedule.bpipe == BPIPE_AUTO)
-        answer->config.schedule.bpipe = answer->verdict.use_bpipe ? BPIPE_ON : BPIPE_OFF;
-    if (planner_split_open(config)) verdict_take_split(&answer->config, answer_forecast_(answer)->split_gain, log);
+    const Verdict *verdict = &answer->verdict;
+    ScheduleConfig *schedule = &answer->config.schedule;
+    if (schedule->bpipe == BPIPE_AUTO) schedule->bpipe = verdict->use_bpipe ? BPIPE_ON : BPIPE_OFF;
+    if (!verdict->bpipe.possible) schedule->bpipe = BPIPE_OFF; // nothing to evict: the run has no evictions
+    const Forecast *own = schedule->bpipe == BPIPE_ON ? &verdict->bpipe : &verdict->plain;
+    if (planner_split_open(config)) verdict_take_split(&answer->config, own->split_gain, log);
     answer->loan =
         schedule_cache_borrow(answer->planner.lists, &answer->config, config_microbatches(&answer->config), err);
     answer->schedule = answer->loan.schedule;
     if (answer->schedule == NULL || plan_check_ramp(&answer->config, answer->schedule, err) != 0) return -1;
     answer->plan = planner_plan(&answer->planner, &answer->config, answer->schedule);
-    answer->time = answer_forecast_(answer)->time;
-    answer->fits = answer_forecast_(answer)->fits;
+    answer->time = own->time;
+    answer->fits = own->fits;
     // The same configuration with 1F1B and without BPipe. Without slices, it needs a microbatch per stage.
     Config plain = answer->config;
     plain.schedule.bpipe = BPIPE_OFF;
@@ -59,11 +55,9 @@ static int answer_make_(PlanAnswer *answer, const Config *config, const Model *m
     // Plans with every doubt, unless each simulation of the schedule takes a second.
     answer->unsure.skipped = answer->config.parallel.pipeline * config_microbatches(&answer->config) > MOST_FORWARDS;
     if (!answer->unsure.skipped) {
-        Config doubted = answer->config;
         Doubters doubters;
-        if (!answer->verdict.bpipe.possible) doubted.schedule.bpipe = BPIPE_OFF;
         doubters_make(&doubters, &answer->planner);
-        int status = unsure_find(&answer->unsure, &doubters, &doubted, answer_forecast_(answer), NULL, err);
+        int status = unsure_find(&answer->unsure, &doubters, &answer->config, own, NULL, err);
         doubters_free(&doubters);
         if (status != 0) return -1;
     }

@@ -290,6 +290,13 @@ int planner_forecast_config(const Planner *planner, const Config *config, bool t
     return 0;
 }
 
+int planner_forecast_run(const Planner *planner, Config *config, Forecast *forecast, Error *err) {
+    if (planner_forecast_config(planner, config, true, forecast, err) != 0) return -1;
+    if (forecast->possible || config->schedule.bpipe != BPIPE_ON) return 0;
+    config->schedule.bpipe = BPIPE_OFF;
+    return planner_forecast_config(planner, config, true, forecast, err);
+}
+
 int planner_forecast_within(const Planner *planner, const Config *config, double worth, Forecast *forecast,
                             Error *err) {
     return planner_ask_(planner, config, true, worth, forecast, err);

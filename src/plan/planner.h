@@ -68,6 +68,9 @@ bool planner_prefers(const Forecast *a, const Forecast *b);
 // alike. -1 with err.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err);
 
+// Forecasts the time and bytes of a run: if `config` should evict but has nothing to evict, turns its evictions off.
+int planner_forecast_run(const Planner *planner, Config *config, Forecast *forecast, Error *err);
+
 // Forecasts the bytes of a configuration and its time. The time stays unknown if the transfers take more than `worth`
 // seconds, or if the first rounds predict clearly more (INFINITY: no limit). An open split_backward counts as off. -1
 // with err.

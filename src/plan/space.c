@@ -335,8 +335,9 @@ static void walk_target_(const WayWalk *walk, const RunLayout *list, int target,
 static void walk_evictions_(const WayWalk *walk, const RunLayout *list, const Forecast *kept) {
     const LayoutSpace *keys = &walk->space->keys;
     bool open = layout_places(keys, list) && !layout_places_both(keys, list);
-    for (int placement = PLACEMENT_LINEAR; placement <= PLACEMENT_ADJACENT; placement++)
-        if (placement == list->placement || open) walk_target_(walk, list, EVICT_TO_PEER, placement, kept);
+    for (int placement = PLACEMENT_LINEAR; placement <= PLACEMENT_STAGES; placement++)
+        if (placement == list->placement || (open && placement != PLACEMENT_STAGES))
+            walk_target_(walk, list, EVICT_TO_PEER, placement, kept);
     walk_target_(walk, list, EVICT_TO_HOST, list->placement, kept);
 }
 

@@ -294,12 +294,8 @@ static int resolve_(Config *config, const Model *model, bool name_alone, const L
     if (status == 0 && !name_alone && planner_split_open(config)) {
         Forecast forecast;
         int bpipe = config->schedule.bpipe;
-        status = planner_forecast_config(&planner, config, true, &forecast, err);
-        if (status == 0 && !forecast.possible) { // nothing to evict: the run has no evictions
-            config->schedule.bpipe = BPIPE_OFF;
-            status = planner_forecast_config(&planner, config, true, &forecast, err);
-            config->schedule.bpipe = bpipe;
-        }
+        status = planner_forecast_run(&planner, config, &forecast, err);
+        config->schedule.bpipe = bpipe;
         if (status == 0) verdict_take_split(config, forecast.split_gain, log);
     }
     planner_free(&planner);

@@ -129,7 +129,7 @@ int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Er
     // that always splits, else as off. So a schedule that always splits does not count as a change of split_backward.
     bool open = space->keys.base->schedule.split_backward == SPLIT_AUTO && given->schedule.split_backward == SPLIT_OFF;
     if (open) given->schedule.split_backward = SPLIT_AUTO;
-    return planner_forecast_config(space->planner, given, true, forecast, err);
+    return planner_forecast_run(space->planner, given, forecast, err);
 }
 
 // ---------------------------------------------------------------- the cheapest change

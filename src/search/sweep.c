@@ -50,6 +50,7 @@ typedef struct Sweep {
     bool stopped;    // true: stopped before the last row
     bool budgets;    // true: rows have days and cost
     double deadline; // days; 0: no deadline
+    bool priced;     // true: the cost of all rows on GPUs is a price; false: GPU hours
     int cheapest;    // row that meets the deadline at the smallest cost; -1: no row does
 } Sweep;
 
@@ -179,11 +180,7 @@ static void sweep_row_(const Sweep *sweep, int index) {
         if (options->program != NULL) status = foreign_take(&config, options->program, false, &err);
         if (status == 0) status = verdict_resolve(&config, sweep->model, &quiet, &err);
         if (status == 0) status = planner_create(&own, &config, sweep->model, sweep->log, &err);
-        if (status == 0) status = planner_forecast_config(&own, &config, true, forecast, &err);
-        if (status == 0 && !forecast->possible) { // nothing to evict: the run has no evictions
-            config.schedule.bpipe = BPIPE_OFF;
-            status = planner_forecast_config(&own, &config, true, forecast, &err);
-        }
+        if (status == 0) status = planner_forecast_run(&own, &config, forecast, &err);
         if (status == 0 && !forecast->fits) schedule_lacks_text(forecast, row->why);
     }
     // 3. The row.
@@ -215,15 +212,28 @@ static double row_days_(const SweepRow *row) {
     return row->budget.whole.days * (row->budget.band.low > 0 ? row->budget.band.high : 1);
 }
 
-static double row_cost_(const SweepRow *row) {
-    return row->budget.whole.price > 0 ? row->budget.whole.price : row->budget.whole.gpu_hours;
+// Returns the price or GPU hours of a row; 0: CPUs, or nothing fits.
+static double row_cost_(const Sweep *sweep, const SweepRow *row) {
+    return sweep->priced ? row->budget.whole.price : row->budget.whole.gpu_hours;
+}
+
+// Finds the row that meets the deadline at the smallest cost. A row without a cost is cheapest only if no row has one.
+static int cheapest_(const Sweep *sweep) {
+    int cheapest = -1;
+    double least = 0;
+    for (int r = 0; r < sweep->row_count; r++) {
+        const SweepRow *row = &sweep->rows[r];
+        double cost = row_cost_(sweep, row);
+        if (!row->forecast.fits || !row->forecast.time.known || row_days_(row) > sweep->deadline) continue;
+        if (cheapest < 0 || (cost > 0 && (least == 0 || cost < least))) cheapest = r, least = cost;
+    }
+    return cheapest;
 }
 
 // Prints the table. rows: number of combinations requested; more than sweep->row_count if the sweep was stopped.
 static void sweep_print_(const Sweep *sweep, int rows) {
     const char *cells[] = {
         "p x t x d, b, schedule", "fits", "GiB", "bubble", "step", "MFU", "days", "by the band", NULL};
-    const char *cost = "GPU hours";
     char step[32], low[32], high[32];
     int cpus = 0, columns = sweep->budgets ? 9 : 6;
     bool banded = false, counted = false;
@@ -236,13 +246,11 @@ static void sweep_print_(const Sweep *sweep, int rows) {
     Grid grid = {.columns = sweep->key_count + columns, .width = GRID_LINE};
     while (cpus + 1 < sweep->row_count && !sweep->rows[cpus].hardware.cpu) cpus++;
     if (sweep->row_count > 0) hardware_print_cpus(&sweep->rows[cpus].hardware, stdout);
-    for (int r = 0; r < sweep->row_count; r++)
-        if (sweep->rows[r].budget.whole.price > 0) cost = "price";
     for (int i = 0; i < sweep->key_count; i++) {
         const char *name = swept_name_(&sweep->keys[i]), *dot = strchr(name, '.');
         grid_cell(&grid, "%s", dot != NULL ? dot + 1 : name);
     }
-    cells[columns - 1] = sweep->budgets ? cost : cells[columns - 1];
+    if (sweep->budgets) cells[columns - 1] = sweep->priced ? "price" : "GPU hours";
     for (int i = 0; i < columns; i++) grid_cell(&grid, "%s", cells[i]);
     for (int r = 0; r < sweep->row_count; r++) {
         const SweepRow *row = &sweep->rows[r];
@@ -262,7 +270,8 @@ static void sweep_print_(const Sweep *sweep, int rows) {
         if (banded)
             grid_cell(&grid, known && band.low > 0 ? "%s to %s" : "-", grid_amount(days * band.low, low),
                       grid_amount(days * band.high, high));
-        grid_cell(&grid, "%s", known && row_cost_(row) > 0 ? grid_amount(row_cost_(row), step) : "-");
+        double cost = row_cost_(sweep, row);
+        grid_cell(&grid, "%s", known && cost > 0 ? grid_amount(cost, step) : "-");
     }
     grid_print(&grid, stdout);
     grid_free(&grid);
@@ -270,10 +279,10 @@ static void sweep_print_(const Sweep *sweep, int rows) {
         grid_line(stdout, "deadline", "no row trains in %s days; give more GPUs", grid_amount(sweep->deadline, low));
     else if (sweep->deadline > 0) {
         const SweepRow *row = &sweep->rows[sweep->cheapest];
-        const char *unit = row->budget.whole.price > 0 ? "by hardware.gpu_hour" : "GPU hours";
         char least[80] = "";
-        if (row_cost_(row) > 0) // CPUs have no cost
-            snprintf(least, sizeof least, ", at the smallest cost: %s %s", grid_amount(row_cost_(row), step), unit);
+        if (row_cost_(sweep, row) > 0) // CPUs have no cost
+            snprintf(least, sizeof least, ", at the smallest cost: %s %s", grid_amount(row_cost_(sweep, row), step),
+                     sweep->priced ? "by hardware.gpu_hour" : "GPU hours");
         grid_line(stdout, "deadline", "row %d trains in %s days%s, within %s%s", sweep->cheapest + 1,
                   grid_amount(row_days_(row), low), row->budget.band.low > 0 ? "" : " with nothing lost",
                   grid_amount(sweep->deadline, high), least);
@@ -291,8 +300,8 @@ static void sweep_print_(const Sweep *sweep, int rows) {
 }
 
 int sweep_command(const Options *options, const Model *model, const Log *log, Error *err) {
-    Sweep sweep = {.options = options, .model = model, .log = log, .cheapest = -1};
-    int code = read_sweep_(&sweep, err), rows = sweep.row_count, refused = 0, fits = 0;
+    Sweep sweep = {.options = options, .model = model, .log = log};
+    int code = read_sweep_(&sweep, err), rows = sweep.row_count, refused = 0, fits = 0, gpus = 0, prices = 0;
     for (int r = 0; r < sweep.row_count && code == 0; r++) {
         const SweepRow *row = &sweep.rows[r];
         sweep_row_(&sweep, r);
@@ -301,9 +310,10 @@ int sweep_command(const Options *options, const Model *model, const Log *log, Er
         if (sweep.stopped) break;
         refused += row->refused.code != 0;
         fits += row->forecast.fits;
-        if (!row->forecast.fits || !row->forecast.time.known || row_days_(row) > sweep.deadline) continue;
-        if (sweep.cheapest < 0 || row_cost_(row) < row_cost_(&sweep.rows[sweep.cheapest])) sweep.cheapest = r;
+        gpus += row->budget.whole.gpu_hours > 0, prices += row->budget.whole.price > 0;
     }
+    sweep.priced = prices > 0 && prices == gpus;
+    sweep.cheapest = cheapest_(&sweep);
     if (code == 0 && refused == rows) {
         const Error *first = &sweep.rows[0].refused;
         code = error_set(err, first->code, "%s", first->text);

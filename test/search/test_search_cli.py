@@ -291,11 +291,15 @@ def test_keys_that_no_schedule_has_are_not_called_a_lack_of_memory():
     assert "world" not in ended.stdout
 
 
-@pytest.mark.parametrize("chunks", [3, 5])
-def test_a_fixed_number_of_chunks_is_searched_whatever_it_is(chunks):
-    keys = ["schedule.name=interleaved", f"schedule.chunks={chunks}", "hardware.gpu=h100"]
-    told = answer("--gpus", 32, overrides=keys)
-    assert told["best"]["config"]["schedule"]["chunks"] == chunks
+@pytest.mark.parametrize("keys", [
+    {"schedule.name": "interleaved", "schedule.chunks": 3},
+    {"schedule.name": "interleaved", "schedule.chunks": 5},
+    {"parallel.placement": "stages", "schedule.bpipe": "on", "schedule.evict_to": "peer"},
+], ids=str)
+def test_fixed_keys_are_searched_whatever_they_are(keys):
+    given = [f"{key}={value}" for key, value in keys.items()]
+    config = answer("--gpus", 16, *SMALL, overrides=["hardware.gpu=h100", "model.layers=20", *given])["best"]["config"]
+    assert {key: config[key.split(".")[0]][key.split(".")[1]] for key in keys} == keys
 
 
 def test_a_single_stage_has_one_schedule():
@@ -433,6 +437,10 @@ def test_a_row_of_a_sweep_is_the_plan_with_these_overrides():
     rows = plan_of(LLAMA, *sweeps)["sweep"]
     assert [list(row["set"].values()) for row in rows] == [[b, d] for b in "123" for d in "12"]
     nothing_to_evict = ["--sweep", "schedule.bpipe=on", "--sweep", "schedule.slots=4,5,9"]
+    text = command("llama", "-c", LLAMA, "--plan", overrides=["schedule.bpipe=on", "schedule.slots=9"]).stdout
+    assert "BPipe" not in text.split("fits  ")[0] and " given" in text, text
+    given = search("--gpus", 2, *SMALL, config="tinyllama_1.1b", overrides=["schedule.bpipe=on"]).stdout
+    assert "cannot run" not in given, given
     for row in rows + plan_of(LLAMA, *nothing_to_evict)["sweep"]:
         overrides = [f"{key}={value}" for key, value in row["set"].items()]
         plan = command("llama", "-c", str(LLAMA), "--plan", "--json", overrides=overrides)
@@ -473,8 +481,14 @@ def test_several_numbers_of_gpus_are_one_table_and_a_deadline_names_the_cheapest
     assert "by the band" in text.splitlines()[0] and len(text.splitlines()) == 5
     long = search(*asked, "-o", "train.tokens=1e15", "--deadline", "900000d").stdout
     assert re.search(r"^deadline  row \d trains in [\d,]+ days, within 900,000,", long, re.M) and "e+" not in long, long
+    # A row without a price makes GPU hours of all costs.
+    mixed = search(*asked[2:4], "--gpus", 4, "-o", "train.tokens=1e9", "--deadline", "900d", "--sweep",
+                   "hardware.gpu_hour=5,0").stdout
+    assert "GPU hours" in mixed.splitlines()[0] and " cost: " in mixed and "by hardware" not in mixed, mixed
     cpus = command("llama", "-c", ROOT / "configs/llama_tiny.yaml", "--search", "--deadline", "3d").stdout
     assert re.search(r"^deadline  row 1 trains in [\d.]+ days with nothing lost, within 3$", cpus, re.M), cpus
+    tiny = ["-c", ROOT / "configs/llama_tiny.yaml", "--search", "--deadline", "3d", "--sweep", "hardware.gpu=none,h100"]
+    assert json.loads(command("llama", *tiny, "--json").stdout)["deadline"] == 1  # CPUs, which have no cost, are not free
     assert max(map(len, text.splitlines())) <= 100
 
 
