@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -321,6 +322,11 @@ const char *file_why(int code) {
                  "of symbolic links"
            : code == ENXIO ? "it is a pipe that no program reads, or a device that is not there"
                            : strerror(code);
+}
+
+bool file_accepts(int fd, int ms) {
+    struct pollfd out = {fd, POLLOUT, 0};
+    return poll(&out, 1, ms) > 0;
 }
 
 int64_t file_limit(int64_t files) {

@@ -67,6 +67,10 @@ int file_failed(const char *path, const char *what, Error *err);
 // Returns the text of strerror; for ELOOP, our own text about links that are not followed.
 const char *file_why(int code);
 
+// Returns whether a file accepts a line within `ms` milliseconds; a signal ends the wait. A pipe that does accepts
+// PIPE_BUF bytes at once. Async-signal-safe.
+bool file_accepts(int fd, int ms);
+
 // Raises this process's limit on open files to `files`, or as far as it may. Returns the limit.
 int64_t file_limit(int64_t files);
 

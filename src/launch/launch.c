@@ -3,6 +3,7 @@
 #include "launch_private.h"
 
 #include "base/clock.h"
+#include "base/files.h"
 #include "base/units.h"
 #include "ranks/affinity.h"
 #include "ranks/supervisor.h"
@@ -57,9 +58,6 @@ typedef struct Launch {
 // mpirun's SIGCHLD would be lost. SIGPIPE is caught so that a lost reader of the results causes a write error; the
 // ranks then end with a checkpoint.
 
-// TERM, USR1, USR2, INT and HUP request a stop; Slurm sends USR1 with #SBATCH --signal=USR1@300.
-static const int signal_numbers_[] = {SIGCHLD, SIGPIPE, SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP};
-
 // The pipe into which the handlers write. Global, because a signal handler receives only the signal's number.
 static int signals_[2];
 
@@ -71,18 +69,13 @@ static void note_signal_(int number) {
     errno = kept;
 }
 
-// Returns whether a file accepts a line at once. A pipe that does accepts PIPE_BUF bytes.
-static bool ready_(int file) {
-    struct pollfd out = {file, POLLOUT, 0};
-    return poll(&out, 1, 0) > 0;
-}
-
 #define SAME_S 0.2 // signals within this time are one request: timeout(1) and a shell that exits may send several
 
 static void ask_to_stop_(Launch *launch) {
     if (launch->asked > 0 && clock_seconds() - launch->first < SAME_S) return;
     if (launch->asked == 0) launch->first = clock_seconds();
-    if (++launch->asked == 1 && !launch->ended && ready_(STDERR_FILENO)) // the request must not wait for a reader
+    if (++launch->asked == 1 && !launch->ended &&
+        file_accepts(STDERR_FILENO, 0)) // the request must not wait for a reader
         log_status(launch->log, "asked to stop: the ranks end %s; a second signal ends them at once",
                    launch->job.trains ? "after the current step" : "soon");
 }
@@ -121,7 +114,7 @@ static int pass_(Relay *relay) {
             if (count <= 0) return 0;
             relay->passed = 0, relay->taken = (size_t)count;
         }
-        if (!ready_(relay->to)) return 0;
+        if (!file_accepts(relay->to, 0)) return 0;
         size_t count = relay->taken - relay->passed;
         ssize_t wrote = write(relay->to, relay->bytes + relay->passed, count < PIPE_BUF ? count : PIPE_BUF);
         if (wrote > 0) relay->passed += (size_t)wrote;
@@ -148,7 +141,7 @@ static bool is_over_(Launch *launch, double now) {
     enum { MPIRUN_ENDS_WITHIN_S = 2, READY_WITHIN_S = 8, MPIRUN_HANGS_S = 30 };
     double peer_s = launch->job.patience.peer_s;
     Log log = *launch->log;
-    if (!ready_(STDERR_FILENO)) log.level = LOG_SILENT; // the ranks' end does not wait for a reader
+    if (!file_accepts(STDERR_FILENO, 0)) log.level = LOG_SILENT; // the ranks' end does not wait for a reader
     if (coordinator_look(launch->coordinator, &log, now)) return true;
     if (launch->asked > 1) return true;
     if (launch->asked > 0 && !launch->forwarded && now - launch->first > READY_WITHIN_S) {
@@ -219,7 +212,7 @@ static void watch_(Launch *launch) {
     for (;;) {
         pass_(&launch->errors);
         pass_results_(launch);
-        bool results = waits_(&launch->results), mute = waits_(&launch->errors) || !ready_(STDERR_FILENO);
+        bool results = waits_(&launch->results), mute = waits_(&launch->errors) || !file_accepts(STDERR_FILENO, 0);
         if (launch->asked > 1 || (!results && !mute)) break;
         struct pollfd files[] = {{signals_[0], POLLIN, 0},
                                  {mute ? STDERR_FILENO : -1, POLLOUT, 0},
@@ -230,8 +223,9 @@ static void watch_(Launch *launch) {
     if (waits_(&launch->results)) launch->unwritten = EINTR;
     // A rank that was killed within a line leaves it open; the final message has a line of its own.
     const Relay *errors = &launch->errors;
-    if (errors->taken > 0 && errors->bytes[errors->taken - 1] != '\n' && ready_(STDERR_FILENO)) putc('\n', stderr);
-    if (!ready_(STDERR_FILENO)) dup2(open("/dev/null", O_WRONLY | O_CLOEXEC), STDERR_FILENO);
+    if (errors->taken > 0 && errors->bytes[errors->taken - 1] != '\n' && file_accepts(STDERR_FILENO, 0))
+        putc('\n', stderr);
+    if (!file_accepts(STDERR_FILENO, 0)) dup2(open("/dev/null", O_WRONLY | O_CLOEXEC), STDERR_FILENO);
 }
 
 // --- the final message
@@ -387,13 +381,9 @@ int launch_ranks(const Log *log, const Job *job, char **argv, LaunchAgain again,
     if (pipe2(signals_, O_CLOEXEC | O_NONBLOCK) != 0)
         return error_set(err, EXIT_FAILED, "cannot create a pipe for signals (%s); raise ulimit -n", strerror(errno));
     sigfillset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof signal_numbers_ / sizeof *signal_numbers_; i++) {
-        int number = signal_numbers_[i];
-        struct sigaction before;
-        sigaction(number, NULL, &before);
-        // INT and HUP stay ignored if they were: by nohup, or in background commands of a script.
-        if (before.sa_handler != SIG_IGN || (number != SIGINT && number != SIGHUP)) sigaction(number, &action, NULL);
-    }
+    sigaction(SIGCHLD, &action, NULL);
+    sigaction(SIGPIPE, &action, NULL);
+    supervisor_catch_requests(&action);
     int code = -1, asked = 0;
     double first = 0;
     for (;;) {

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/files.h"
 #include "base/threads.h"
 
 #include <errno.h>
@@ -132,8 +133,8 @@ give_up_(const Supervisor *supervisor, const char *format, ...) {
 // Reads the rank's status. excuses: while the reader of its output pauses (a pager), the rank may wait for the reader,
 // which counts as progress. Not beside a bare mpirun, whose pipes also fill if it is stopped.
 static void look_(Supervisor *supervisor, bool excuses) {
-    struct pollfd outputs[] = {{STDOUT_FILENO, POLLOUT, 0}, {STDERR_FILENO, POLLOUT, 0}};
-    if (excuses && poll(outputs, 2, 0) < 2) status_page_progress(supervisor->page);
+    bool read = file_accepts(STDOUT_FILENO, 0) && file_accepts(STDERR_FILENO, 0);
+    if (excuses && !read) status_page_progress(supervisor->page);
     status_page_read(supervisor->page, &supervisor->last);
 }
 
@@ -375,6 +376,20 @@ static int watch_(Supervisor *supervisor, pid_t child) {
     return supervisor->code;
 }
 
+// --- requests to stop
+
+static const int requests_[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP};
+
+enum { REQUESTS = sizeof requests_ / sizeof *requests_ };
+
+void supervisor_catch_requests(const struct sigaction *action) {
+    for (int i = 0; i < REQUESTS; i++) {
+        struct sigaction before;
+        bool ignored = sigaction(requests_[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN;
+        if (!ignored || (requests_[i] != SIGINT && requests_[i] != SIGHUP)) sigaction(requests_[i], action, NULL);
+    }
+}
+
 // --- start
 
 static void *live_(void *argument) {
@@ -420,8 +435,6 @@ bool supervisor_report_early(Supervisor *supervisor, const Error *err) {
 }
 
 static int fork_(Supervisor *supervisor, Error *err) {
-    // Launchers send requests to stop to all processes of a rank, but only the rank itself may handle them.
-    static const int ignored[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE};
     Patience until_heard = {supervisor->job.patience.peer_s, 0};
     if (!supervisor->by_hand && supervisor->rank == 0) {
         supervisor->coordinator = coordinator_open(&supervisor->job, NULL, NULL); // NULL: supervisor_join warns
@@ -450,7 +463,9 @@ static int fork_(Supervisor *supervisor, Error *err) {
     pid_t self = getpid(), rank = fork();
     if (rank < 0) return error_set(err, EXIT_FAILED, "cannot start a process (%s); raise ulimit -u", strerror(errno));
     if (rank > 0) {
-        for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
+        // Launchers send requests to stop to all processes of a rank, but only the rank itself may handle them.
+        for (int i = 0; i < REQUESTS; i++) signal(requests_[i], SIG_IGN);
+        signal(SIGPIPE, SIG_IGN);
         prctl(PR_SET_NAME, "supervisor");
         _exit(watch_(supervisor, rank));
     }

@@ -19,6 +19,8 @@
 #include "coordinator.h"
 #include "world.h"
 
+#include <signal.h>
+
 // Environment variable with the path of a launch's folder, if the ranks were started by hand. In this folder are the
 // coordinator's socket and, under this name, a pipe for the ranks' stderr.
 #define SUPERVISOR_FOLDER "TRAINER_FOLDER"
@@ -49,6 +51,10 @@ StatusPage *supervisor_page(const Supervisor *supervisor);
 // Collective; call it as soon as the world exists. Under mpirun or srun, rank 0 broadcasts the coordinator's addresses.
 // About ten seconds later, rank 0's supervisor logs how many ranks it has not heard from. Returns 0, or -1 with err.
 int supervisor_join(Supervisor *supervisor, World *world, const Log *log, Error *err);
+
+// Handles the signals that request a stop: TERM, USR1, USR2, INT and HUP (Slurm sends USR1 with #SBATCH
+// --signal=USR1@300). INT and HUP stay ignored if they were: by nohup, or in background commands of a script.
+void supervisor_catch_requests(const struct sigaction *action);
 
 // Records that the rank leaves cleanly. Call it at the end of main. Returns `code`.
 int supervisor_leave(Supervisor *supervisor, int code);

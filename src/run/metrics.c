@@ -18,7 +18,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -139,16 +138,9 @@ Metrics *metrics_open(const Config *config, const MetricsSetup *setup, int64_t a
 
 bool metrics_unheard(const Metrics *metrics) { return metrics->unheard; }
 
-// Returns whether standard output accepts a line within `ms` milliseconds: a pipe that is ready accepts PIPE_BUF bytes
-// at once.
-static bool ready_(int ms) {
-    struct pollfd out = {STDOUT_FILENO, POLLOUT, 0};
-    return poll(&out, 1, ms) > 0; // a signal ends the wait
-}
-
 void metrics_close(Metrics *metrics) {
     if (metrics == NULL) return;
-    if (metrics->progress_shown && ready_(0)) {
+    if (metrics->progress_shown && file_accepts(STDOUT_FILENO, 0)) {
         fputs("\r\033[K", stdout);
         fflush(stdout);
     }
@@ -277,7 +269,7 @@ static int say_(Metrics *metrics, const char *text, Error *err) {
     enum { LOOK_MS = 200, PIECE = PIPE_BUF - 8 }; // PIECE: with the bytes around it, a ready pipe accepts it at once
     metrics->unheard = false;
     for (bool last = false; !last && !metrics->unheard; text += PIECE) {
-        while (metrics->setup.waits != NULL && !ready_(LOOK_MS))
+        while (metrics->setup.waits != NULL && !file_accepts(STDOUT_FILENO, LOOK_MS))
             if (!metrics->setup.waits(metrics->setup.context)) return 0;
         last = strnlen(text, PIECE + 1) <= PIECE;
         // Flush each piece, so that a line is one write and visible at once.
@@ -437,7 +429,7 @@ int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *te
 
 void metrics_progress(Metrics *metrics, int64_t step) {
     int64_t steps = metrics->config->train.steps;
-    if (!metrics->terminal || !ready_(0)) return;
+    if (!metrics->terminal || !file_accepts(STDOUT_FILENO, 0)) return;
     if (metrics->ended == 0.0) metrics->ended = clock_seconds();
     char left[48];
     printf("\r\033[Kstep %4lld/%lld is running", (long long)step, (long long)steps);

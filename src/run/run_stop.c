@@ -1,11 +1,12 @@
 // Requests to stop: a handler records SIGUSR1, SIGUSR2, SIGTERM, SIGINT and SIGHUP, and the loop over steps checks for
 // a record after every step, together with all other ranks. A second request ends the process at once.
 #include "base/clock.h"
+#include "base/files.h"
+#include "ranks/supervisor.h"
 #include "run.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -23,8 +24,7 @@ static void note_stop_(int signal) {
     enum { SAME_REQUEST_MS = 200 };
     long long now_ms = (long long)(1e3 * clock_seconds());
     int kept = errno;
-    struct pollfd out = {STDERR_FILENO, POLLOUT, 0};
-    bool accepts = poll(&out, 1, 0) != 0;
+    bool accepts = file_accepts(STDERR_FILENO, 0);
     if (stop_signal_ != 0 && now_ms - stop_since_ms_ > SAME_REQUEST_MS) {
         const char *says = accepts ? stop_says_ : NULL; // a reader that pauses does not hold up the end
         if (says != NULL && write(STDERR_FILENO, says, strlen(says)) < 0) _Exit(EXIT_FAILED);
@@ -63,12 +63,6 @@ void run_listen(Run *run) {
     static char stack[1 << 16];
     stack_t own = {.ss_sp = stack, .ss_size = sizeof stack};
     sigaltstack(&own, NULL);
-    const int signals[] = {SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGHUP};
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
-        struct sigaction before;
-        // Keep SIG_IGN if inherited: nohup ignores SIGHUP, and background jobs of scripts ignore SIGINT.
-        if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN) continue;
-        sigaction(signals[i], &action, NULL);
-    }
+    supervisor_catch_requests(&action);
     status_page_set_ready(run->status_page);
 }
