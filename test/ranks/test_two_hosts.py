@@ -73,25 +73,6 @@ def test_pairs_lie_where_placement_says_and_the_bits_are_those_of_one_host(lab):
     assert lab.nothing_left(5)
 
 
-def test_a_trace_has_one_clock_though_the_hosts_have_two(lab):
-    read = ["python3", "-c", "import time; print(time.monotonic())"]
-    first, second = (float(lab.hosts.run(i, *read).stdout) for i in (0, 1))
-    assert second - first > 4000
-    ended = lab.run("parallel.placement=linear", arguments=["--trace", lab.folder / "trace.json"])
-    assert ended.code == 0, ended.stderr
-    events = [e for e in json.loads((lab.folder / "trace.json").read_text()) if e.get("ph") == "X"]
-    assert max(e["ts"] + e["dur"] for e in events) < 60e6
-    forwards = {(e["pid"], e["name"]): e for e in events if re.fullmatch(r"F\d+", e["name"])
-                and e["ts"] < step_end(events)}
-    assert len(forwards) == 32
-    for (stage, name), event in forwards.items():
-        if (
-            stage < 3
-        ):  # a message has arrived before the next stage begins; clocks agree to a fraction of a message's latency
-            assert event["ts"] + event["dur"] < forwards[stage + 1, name]["ts"] + 2000, (stage, name)
-    assert all(0 <= step["bubble"] < 1 for step in ended.steps)
-
-
 DRIFT = """
 int clock_gettime(clockid_t clock, struct timespec *at) {
     static double first;
@@ -101,30 +82,33 @@ int clock_gettime(clockid_t clock, struct timespec *at) {
     if (clock != CLOCK_MONOTONIC || strcmp(host, "host2") != 0) return code;
     double now = (double)at->tv_sec + 1e-9 * (double)at->tv_nsec;
     if (first == 0) first = now;
-    now += 0.1 * (now - first);
+    now -= 0.01 * (now - first);
     at->tv_sec = (time_t)now, at->tv_nsec = (long)(1e9 * (now - (double)at->tv_sec));
     return code;
 }
 """
 
 
-def test_a_trace_has_one_clock_though_the_clocks_of_the_hosts_drift_apart(lab):
-    """host2's clock runs a tenth too fast; ranks compare their clocks at step 32."""
-    library = trainer_runs.preload(lab.folder / "drift.so", DRIFT)
-    ended = trainer_runs.run(lab.config, "parallel.placement=linear", "train.steps=33", "data.val_every=0", env=lab.env,
-                             prefix=[*lab.hosts.mpirun(), "env", f"LD_PRELOAD={library}"],
-                             arguments=["--trace", lab.folder / "trace.json"])
+def test_a_trace_has_one_clock_though_the_hosts_have_two_that_drift_apart(lab):
+    """host2's clock runs a hundredth too slow; the ranks compare their clocks at the start and at step 32."""
+    read = ["python3", "-c", "import time; print(time.monotonic())"]
+    first, second = (float(lab.hosts.run(i, *read).stdout) for i in (0, 1))
+    assert second - first > 4000
+    drift = ["env", f"LD_PRELOAD={trainer_runs.preload(lab.folder / 'drift.so', DRIFT)}"]
+    ended = trainer_runs.run(lab.config, "parallel.placement=linear", "train.steps=33", env=lab.env,
+                             prefix=lab.hosts.mpirun() + drift, arguments=["--trace", lab.folder / "trace.json"])
     assert ended.code == 0, ended.stderr
     events = [e for e in json.loads((lab.folder / "trace.json").read_text()) if e.get("ph") == "X"]
-    firsts = [sorted(e["ts"] for e in events if e["pid"] == stage and e["name"] == "F0") for stage in range(4)]
-    apart = [firsts[2][step] - firsts[1][step] for step in range(33)]
-    assert abs(apart[32]) < apart[30] / 10, apart
-
-
-def step_end(events):
-    """Returns where the second step begins: the second F0 of the first stage."""
-    starts = sorted(e["ts"] for e in events if e["pid"] == 0 and e["name"] == "F0")
-    return starts[1]
+    assert max(e["ts"] + e["dur"] for e in events) < 60e6
+    begins = sorted(e["ts"] for e in events if e["pid"] == 0 and e["name"] == "F0")
+    forwards = {(e["pid"], e["name"]): e for e in events
+                if re.fullmatch(r"F\d+", e["name"]) and e["ts"] > begins[-1] - 1000}
+    assert len(begins) == 33 and len(forwards) == 32
+    apart = 2000 + 0.02 * ended.steps[-1]["step_ms"] * 1000
+    for (stage, name), event in forwards.items():
+        if stage < 3:  # a message has arrived before the next stage begins; clocks agree to a fraction of its latency
+            assert event["ts"] + event["dur"] < forwards[stage + 1, name]["ts"] + apart, (stage, name)
+    assert all(0 <= step["bubble"] < 1 for step in ended.steps)
 
 
 def test_two_hosts_write_one_checkpoint_and_go_on_from_it(lab):
