@@ -22,7 +22,7 @@
 //   multiprocessors of one GPC. A product that leaves some free leaves about three in each GPC.
 // - Ranks that launch the kernels of several communicators in different orders need room for all of them at once, or
 //   a waiting kernel may keep out the kernel that it waits for (user guide, "Using multiple NCCL communicators
-//   concurrently"). Here all communicators of a rank must fit on the smallest GPU with NVLink at once.
+//   concurrently"). Here one kernel of each stream of a rank must fit on the smallest GPU with NVLink at once.
 // - Sends and receives between ncclGroupStart and ncclGroupEnd are one operation of the stream, which ends when all of
 //   them have ended (user guide, "Group Calls", "Point-to-point communication"). Here it is a collective: every rank of
 //   the communicator makes the call, so nothing announces its messages. ncclGroupEnd connects all pairs at once. Groups
@@ -334,9 +334,27 @@ Encounter encounter_of(const std::vector<Part> &parts) {
     return e;
 }
 
+std::map<cudaStream_t, std::set<VirtualComm *>> users; // of streams; one kernel of a stream runs at a time
+
+void check_room(VirtualComm *comm, cudaStream_t stream) {
+    const int fits = std::min((int)SMALLEST_GPU, options().multiprocessors);
+    int blocks = 0;
+    if (!users[stream].insert(comm).second) return;
+    for (const auto &each : users) {
+        int most = 0;
+        for (const VirtualComm *user : each.second) most = std::max(most, user->blocks);
+        blocks += most;
+    }
+    if (blocks > fits)
+        defect("the communicators of this rank have kernels of %d blocks on its streams, of which %d fit at once: used "
+               "in different orders on two ranks, what waits keeps out what it waits for (set maxCTAs)",
+               blocks, fits);
+}
+
 // Queues one call, or the messages of a group.
 ncclResult_t launch(std::shared_ptr<std::vector<Part>> parts) {
     const Part &first = parts->front();
+    check_room(first.group, first.stream);
     for (const Part &p : *parts) announce(p);
     for (const Part &p : *parts) connect(p);
     if (first.kind != KIND_MESSAGE || first.grouped) note_collective(first.stream);
@@ -411,8 +429,6 @@ ncclResult_t message(VirtualComm *comm, int source, int target, const void *from
     return call({{comm->index, KIND_MESSAGE, source, target, 0, (int64_t)count, type}, comm, from, to, stream});
 }
 
-int64_t blocks_in_use; // of all communicators of this process that may have a kernel waiting
-
 // Blocks of a cluster. The environment has precedence over the configuration (init.cc: envConfigOverride).
 int cluster_size(const ncclConfig_t *config) {
     enum { DEFAULT = 4, FIRST_WITH_CLUSTERS = 90 };
@@ -445,10 +461,10 @@ int join_communicator(const ncclUniqueId &id, int size, int rank) {
 }
 
 // Waits until the other ranks have called too: the ranks of this node if `of_node`, else all ranks.
-void leave_communicator(const VirtualComm *comm, bool of_node, const char *call) {
+void leave_communicator(VirtualComm *comm, bool of_node, const char *call) {
     Communicator *all = shared(comm);
     memory_charge(-comm->bytes);
-    blocks_in_use -= comm->blocks;
+    for (auto &each : users) each.second.erase(comm);
     __atomic_store_n(&all->leaves[comm->rank], true, __ATOMIC_SEQ_CST);
     ring();
     auto others_called = [=] {
@@ -540,12 +556,6 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
     comm->rank = rank, comm->size = size;
     comm->blocks = config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : (int)GROUP_BLOCKS;
     comm->cluster = cluster_size(config);
-    const int fits = std::min((int)SMALLEST_GPU, options().multiprocessors);
-    if ((blocks_in_use += comm->blocks) > fits)
-        defect(
-            "ncclCommInitRank: the communicators of this rank have kernels of %lld blocks in all, of which %d fit at "
-            "once: used in different orders on two ranks, what waits keeps out what it waits for (set maxCTAs)",
-            (long long)blocks_in_use, fits);
     comm->bytes = comm->blocks * CHANNEL_BYTES;
     if (!memory_charge(comm->bytes)) return last_error = "Cuda failure 2 'out of memory'", ncclUnhandledCudaError;
     comm->index = join_communicator(id, size, rank);
