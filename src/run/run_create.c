@@ -111,8 +111,9 @@ static int list_groups_(Run *run, RunGroup group[RUN_MOST_GROUPS]) {
 static int convert_groups_(Run *run, const RunGroup *groups, int count, Error *err) {
     double blocks = 0, beside = 0; // largest number of NCCL blocks of a rank's groups on the device at once
     for (int i = 0; i < count; i++) {
-        // Between nodes, a stage has two neighbours and two directions with each; a pair's bundles have two groups.
-        int links = world_place(run->world)->nodes == 1 ? 0 : groups[i].use == USE_PAIR ? 1 : 4;
+        // A stage has two neighbours and two directions with each; a pair's bundles have two groups. Inside a node
+        // they need NCCL only where a GPU cannot map another's memory, which is found out later.
+        int links = groups[i].use == USE_PAIR ? 1 : 4;
         if (*groups[i].comm == NULL) continue;
         if (groups[i].use == USE_BESIDE) beside = BESIDE_CTAS; // these groups share a stream
         else if (groups[i].use == USE_EXCHANGE) blocks += EXCHANGE_CTAS;
