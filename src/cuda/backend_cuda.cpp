@@ -39,8 +39,11 @@ static Clock *clock_of_(Backend *be) { return &((CudaDevice *)be->self)->clock; 
 // --- memory
 
 static int cuda_fail_(const CudaBackend *cuda, const char *doing, cudaError_t status, Error *err) {
+    const char *remedy = status == cudaErrorNoKernelImageForDevice
+                             ? "; build the program for this GPU: make CUDA_ARCH=-arch=native"
+                             : cuda_remedy();
     return error_set(err, EXIT_FAILED, "GPU %d, %s: %s failed: %s%s", cuda->device, cuda->backend.device, doing,
-                     cudaGetErrorString(status), cuda_remedy());
+                     cudaGetErrorString(status), remedy);
 }
 
 // Reports that the GPU has too little free memory, how the memory is used, and how to free some.
@@ -261,7 +264,7 @@ static int cuda_start_(CudaDevice *device, Error *err) {
         be->memory_size = (int64_t)properties.totalGlobalMem;
         cuda->multiprocessors = properties.multiProcessorCount;
         cuda->shared_bytes = (int64_t)properties.sharedMemPerBlockOptin;
-        be->capability = properties.major == 11 ? 100 : properties.major * 10;
+        be->capability = properties.major * 10;
         snprintf(be->kernels, sizeof be->kernels, "matrix products by cuBLASLt; attention.mode flash %s",
                  cuda_flash_version() > 0 ? "by cuDNN" : "falls back to recompute");
         if (properties.major < 8)

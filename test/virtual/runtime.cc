@@ -108,6 +108,7 @@ using namespace virtual_gpu;
 // Programming guide, "Kernel launch": a grid has at most 2^31-1, 65535, 65535 blocks, a block 1024 threads.
 cudaError_t virtual_launch(const VirtualLaunch &launch, cudaStream_t stream) {
     if (sticky() != cudaSuccess) return answer(sticky());
+    if (fault_comes("image", 1)) return answer(cudaErrorNoKernelImageForDevice);
     int64_t threads = (int64_t)launch.block.x * launch.block.y * launch.block.z;
     if (launch.grid.x > 0x7fffffffu || launch.grid.y > 65535 || launch.grid.z > 65535 || threads > 1024)
         defect("%s is launched with a grid of (%u, %u, %u) or a block of %lld threads, which no GPU takes", launch.name,

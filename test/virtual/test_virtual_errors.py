@@ -90,9 +90,14 @@ def test_memory_that_nccl_and_the_libraries_need_is_missing_with_a_sentence(tmp_
     assert re.search(free, said), said
 
 
-def test_a_gpu_that_another_process_has_alone_is_not_called_lost(tmp_path):
-    said = refused(tmp_path, VIRTUAL_FAULT="busy@1")
-    assert re.search("GPU 0, .* busy or unavailable; another process may have it alone: .*nvidia-smi", said), said
+@pytest.mark.every_case
+@pytest.mark.parametrize("fault, sentence", {
+    "busy@1": "GPU 0, .* busy or unavailable; another process may have it alone: .*nvidia-smi",
+    "image@1": "GPU 0, .*_kernel.* failed: no kernel image .*; build .* this GPU: make CUDA_ARCH=-arch=native$",
+}.items())
+def test_a_gpu_that_cannot_be_used_is_not_called_lost(tmp_path, fault, sentence):
+    said = refused(tmp_path, VIRTUAL_FAULT=fault)
+    assert re.search(sentence, said), said
 
 
 def test_a_product_without_a_kernel_is_named_with_its_size_and_cublaslts_answer(tmp_path):
@@ -198,14 +203,10 @@ def test_a_gpu_that_is_lost_ends_the_job_with_the_step_and_what_to_do(tmp_path, 
     assert re.search(rf"^step \d+.*: (GPU {rank}, |tensor group, )", lost[0]), said
 
 
-def test_a_gpu_that_is_lost_while_memory_is_allocated_is_not_called_short_of_memory(tmp_path):
-    said = refused(tmp_path, VIRTUAL_FAULT="lost@10")
-    assert "allocating memory failed: unspecified launch failure; this process has lost the GPU" in said, said
-
-
 # The device's step at which it is lost, chosen so that a different call meets the loss each time.
 MOMENTS = {
     "the start": ((), 1),
+    "memory": ((), 10),
     "a product": ((), 73),
     "attention": (("train.precision=bf16",), 300),
     "an event of a message": (TWO, 177),

@@ -23,6 +23,7 @@
     X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                                           \
     X(cudaErrorDeviceUninitialized, 201, "invalid device context")                                                     \
     X(cudaErrorMapBufferObjectFailed, 205, "mapping of buffer object failed")                                          \
+    X(cudaErrorNoKernelImageForDevice, 209, "no kernel image is available for execution on the device")                \
     X(cudaErrorPeerAccessUnsupported, 217, "peer access is not supported between these two devices")                   \
     X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                                                  \
     X(cudaErrorNotReady, 600, "device not ready")                                                                      \
