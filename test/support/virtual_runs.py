@@ -77,20 +77,16 @@ CASES = {
     # Tensor and data ranks.
     "two tensor ranks": case("llama", *WIDE),
     "two tensor ranks over NCCL": case("llama", *WIDE, "parallel.collectives=nccl", "parallel.overlap=2"),
-    "two tensor ranks over NCCL in bf16": case("gpt", *WIDE, "parallel.collectives=nccl", "train.precision=bf16"),
     # Of NCCL's kernels on a rank, those of 88 blocks carry collectives and those of 24 messages.
     "two tensor and two context ranks whose GPUs cannot map each other": case(
         "llama", *WIDE, *CONTEXT, "schedule.name=interleaved", VIRTUAL_PEERS="0"),
     "two tensor ranks in bf16": case("gpt", *WIDE, "train.precision=bf16"),
     "a split backward on two tensor ranks": case("gpt", *WIDE, "schedule.split_backward=on"),
     "collectives in a row with products": case("llama", *WIDE, "parallel.overlap=off"),
-    "a forward in two strips of rows": case("llama", *WIDE, "parallel.overlap=2"),
     "a forward in three uneven strips": case("llama", *WIDE, "parallel.overlap=3", "schedule.recompute_layers=1"),
     "a forward in four strips in bf16": case("gpt", *WIDE, "parallel.overlap=4", "train.precision=bf16"),
     "a forward in four strips on four ranks": case("gpt", "parallel.tensor=4", "parallel.sequence=true",
                                                    "parallel.overlap=4"),
-    "a forward in two strips of whole sequences": case("gpt", "parallel.tensor=2", "parallel.sequence=false",
-                                                       "parallel.overlap=2"),
     "a forward in strips on one GPU": case("llama", "parallel.tensor=2", "parallel.sequence=true", "parallel.overlap=4",
                                            "hardware.share_gpu=true", **ONE_GPU),
     "copies between tensor ranks on one GPU": case("gpt", *WIDE, "parallel.overlap=2", "hardware.share_gpu=true",
@@ -98,7 +94,6 @@ CASES = {
     "two tensor ranks with whole sequences": case("gpt", "parallel.tensor=2", "parallel.sequence=false"),
     "two tensor ranks with whole sequences in bf16": case("llama", "parallel.tensor=2", "parallel.sequence=false",
                                                           "train.precision=bf16"),
-    "two data ranks": case("llama", "parallel.pipeline=2", "parallel.data=2"),
     "two data ranks on two nodes": case("gpt", "parallel.pipeline=2", "parallel.data=2", "parallel.placement=linear",
                                         **APART),
     # Muon's homes and gathers, and sums and broadcasts with a root.

@@ -309,15 +309,14 @@ void wait_for_device(const std::string &why) {
     host_waits([&d] { return std::all_of(d.streams.begin(), d.streams.end(), drained); }, why, false);
 }
 
-// Waits for the device to drain at a kernel's first launch. With CUDA_MODULE_LOADING=EAGER the program's own kernels
-// are loaded at start-up; libraries still load theirs at the first launch.
+// Waits for the device to drain at a kernel's first launch.
 //
 // The size of the libraries' kernels is not measured; 8 MiB each is a guess.
 void load_once(const std::string &kernel, bool library) {
     constexpr int64_t LOADED_BYTES = 8 << 20;
     static std::set<std::string> charged;
     if (library && charged.insert(kernel).second && !memory_charge(LOADED_BYTES)) memory_charge(memory_left());
-    if ((options().eager && !library) || !options().loads_late) return;
+    if (!options().loads_late) return;
     {
         auto lock = device_lock();
         if (!device().loaded.insert(kernel).second) return;

@@ -70,7 +70,6 @@ Options read_options() {
     o.queues = (int)number("CUDA_DEVICE_MAX_CONNECTIONS", 8);
     if (o.queues < 1 || o.queues > 32) o.queues = 8;
     o.loads_late = (int)number("VIRTUAL_LAZY", 1);
-    o.eager = word("CUDA_MODULE_LOADING", "LAZY") == "EAGER";
     // NCCL user guide, "NCCL_RUNTIME_CONNECT": 1 by default, connections are made when they are first used.
     o.connects_late = number("NCCL_RUNTIME_CONNECT", 1) != 0;
     o.driver = word("VIRTUAL_DRIVER", "13000");

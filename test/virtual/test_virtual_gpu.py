@@ -44,24 +44,6 @@ def test_a_rank_that_sees_gpus_maps_the_memory_of_the_others(tmp_path):
     assert ended.bits == trained(config, "llama", *BPIPE).bits
 
 
-@pytest.mark.soak(2)
-@pytest.mark.thorough
-@pytest.mark.parametrize("precision", virtual_runs.BOUNDS)
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_copies_have_the_bits_of_sums_in_rank_order_in_every_order(tmp_path, ranks, precision):
-    """NCCL's sums here are in rank order, in fp32, rounded once, as CPUs make them."""
-    config = write_config(tmp_path, "gpt", model=virtual_runs.SMALL["gpt"].replace("heads: 4", "heads: 8"))
-    shape = (f"parallel.tensor={ranks}", "parallel.sequence=true", f"train.precision={precision}",
-             "train.global_batch=2")
-    wanted = trained(config, "gpt", *shape, "parallel.collectives=nccl")
-    assert virtual_runs.differences(wanted.steps, on_cpu(config, "gpt", *shape).steps, precision) == []
-    for order in virtual_runs.ORDERS:
-        for overlap in ("off", "2") if ranks < 8 else ("auto",):
-            copies = (*shape, "parallel.collectives=copy", f"parallel.overlap={overlap}")
-            ended = trained(config, "gpt", *copies, arguments=("-v",), VIRTUAL_ORDER=order)
-            assert ended.bits == wanted.bits and "by copies into the memory" in ended.stderr, (order, overlap)
-
-
 OVERLAPS = [(f"parallel.overlap={overlap}",) for overlap in ("off", "on", "2", "3", "4")]
 SLICED = ("parallel.pipeline=1", *virtual_runs.SLICES)
 PARTS = ((), BPIPE, ("parallel.pipeline=2", "schedule.name=interleaved", "schedule.recompute_layers=1"))
@@ -74,10 +56,16 @@ GATHERED = [
     ("hardware.share_gpu=true", "VIRTUAL_GPUS=1"),
 ]
 EIGHT = (*WIDE, *virtual_runs.EIGHT, "train.global_batch=2")
+OF_EIGHT = ("parallel.tensor=8", "model.heads=8", "parallel.sequence=true", "train.global_batch=2")
+# NCCL's sums here are in rank order, in fp32, rounded once, as CPUs make them.
+BY_COPIES = [(f"parallel.collectives={way}", f"parallel.overlap={overlap}")
+             for way, overlap in (("nccl", "off"), ("copy", "off"), ("copy", "2"))]  # fmt: skip
 # Family, keys, and layouts that must have the same bits with them.
 SAME = {
     "chunks of rows": ("gpt", ("parallel.tensor=4", "parallel.sequence=true", "train.global_batch=2"), OVERLAPS),
     "chunks of whole rows": ("gpt", ("parallel.tensor=4", "parallel.sequence=false", "train.global_batch=2"), OVERLAPS),
+    "copies of eight ranks": ("gpt", OF_EIGHT, BY_COPIES),
+    "copies of eight ranks in bf16": ("gpt", (*OF_EIGHT, "train.precision=bf16"), BY_COPIES),
     "blocks of 8 bits": ("llama", (*EIGHT, "train.fp8=block", "hardware.gpu=h100"), GATHERED),
     "mx": ("llama", (*EIGHT, "train.fp8=mx", "hardware.gpu=b200"), GATHERED),
     "slices in fp32": ("llama", SLICED, [(), ("parallel.pipeline=2",), BPIPE,

@@ -59,7 +59,6 @@ struct Options {
     double slow_times;
     double patience;        // seconds without progress anywhere that count as a deadlock
     int queues;             // CUDA_DEVICE_MAX_CONNECTIONS
-    bool eager;             // CUDA_MODULE_LOADING=EAGER
     int loads_late;         // VIRTUAL_LAZY. 0: no kernel is loaded at its first launch; 2: such loading is a defect
                             // once messages between ranks have begun
     bool connects_late;     // NCCL_RUNTIME_CONNECT
