@@ -302,15 +302,16 @@ static void balance_(Pass *pass, const ExpertsBundle *bundle) {
     free_all(counts, all, share);
 }
 
-// Replaces the choice of a rehearsal, whose tokens are all the same, by one with rows for every expert of every rank:
-// a rank whose experts get no rows runs none of their operations.
+// Replaces the choice of a rehearsal, whose tokens are all the same: the rows of all ranks, in order, spread over the
+// experts, so that each rank's experts get rows, however few there are. Without rows a rank runs no expert's operation.
 static void spread_(const Pass *pass, const ExpertsBundle *bundle) {
     const Shape *s = pass->shape;
     int64_t k = s->route.chosen, experts = s->route.experts, before = expert_rank_(pass) * s->shard_rows;
+    int64_t all = s->expert_ranks * s->shard_rows;
     int32_t *chosen = xmalloc((size_t)(s->shard_rows * k) * sizeof *chosen);
     for (int64_t row = 0; row < s->shard_rows; row++)
         for (int64_t j = 0; j < k; j++)
-            chosen[row * k + j] = (int32_t)(min_i64((before + row) * k % experts, experts - k) + j);
+            chosen[row * k + j] = (int32_t)(min_i64((before + row) * experts / all, experts - k) + j);
     pass->be->upload(pass->be, bundle->chosen, chosen, s->shard_rows * k * (int64_t)sizeof *chosen);
     free(chosen);
 }

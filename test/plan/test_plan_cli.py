@@ -290,6 +290,13 @@ def test_a_stage_gains_from_eight_bits_what_it_gained_on_an_h200():
     assert ten_layers("off") / ten_layers("block") == pytest.approx(75.40 / 53.53, rel=0.025)
 
 
+def test_eight_bits_save_no_time_on_cpus():
+    """A CPU computes their products in 16 bits, after quantizing."""
+    bf16, fp8 = (plan(SMALL, "hardware.device=cpu", "hardware.peak_tflops=1", "train.precision=bf16",
+                      f"train.fp8={fp8}") for fp8 in ("off", "tensor"))
+    assert fp8["waterfall"][0]["ms"] == bf16["waterfall"][0]["ms"] and fp8["step_ms"] > bf16["step_ms"]
+
+
 def test_uneven_stages_and_odd_extents_are_advised_on():
     uneven = ["parallel.pipeline=2", "parallel.layers=[60,20]", "hardware.memory_gib=400"]
     split = ["hardware.gpu=h20", "parallel.pipeline=4", "parallel.data=2", "schedule.micro_batch=4",

@@ -314,6 +314,8 @@ REHEARSED = {
     "tensor ranks and a tied head": ("gpt", *WIDE, "model.tie_embeddings=true"),
     "data ranks": ("llama", "parallel.pipeline=2", "parallel.data=2"),
     "ranks of experts": ("llama", *virtual_runs.EXPERTS, "parallel.pipeline=2", "parallel.expert=2"),
+    "fewer rows than experts": ("llama", *virtual_runs.EXPERTS, "parallel.pipeline=2", "parallel.expert=2",
+                                "model.experts=128"),
     "latent attention and biased routers": ("llama", *virtual_runs.LATENT, "parallel.pipeline=2"),
 }
 
