@@ -77,9 +77,14 @@ def config(tmp_path_factory):
 
 @pytest.fixture(scope="session", params=trainer_runs.FAMILIES)
 def small(request, tmp_path_factory):
-    """The configuration of a small run of each family, and its losses with one rank and one thread."""
+    """The configuration of a small run of each family, and its losses with one rank and one thread. Two tensor ranks
+    each have a part of the vocabulary, and the data have tokens of both. eps: AdamW would divide the gradients of rare
+    tokens by their own size, and rounding with them."""
     folder = tmp_path_factory.mktemp(request.param)
-    config = trainer_runs.write_config(folder, request.param)
+    trainer_runs.write_tokens(folder / "train_000.bin", trainer_runs.made_tokens(6000, 200))
+    model = trainer_runs.WIDER[request.param].replace("vocab: 100", "vocab: 200")
+    train = "{global_batch: 16, steps: 3, lr: 3.0e-3, warmup_steps: 2, eps: 1.0e-5}"
+    config = trainer_runs.write_config(folder, request.param, model=model, train=train)
     env = trainer_runs.environment(OMP_NUM_THREADS="1")
     alone = trainer_runs.trained(config, "parallel.pipeline=1", "schedule.bpipe=off", family=request.param, env=env)
     return Small(request.param, config, alone)

@@ -44,7 +44,7 @@ def short_documents(folder):
 def test_one_document_a_row_has_the_bits_of_no_documents(small):
     plain = small.train()
     for keys in (ON, MASK, RESET):
-        assert small.train(*keys[:-1], "data.end_of_text=99").bits == plain.bits  # not in the data
+        assert small.train(*keys[:-1], "data.end_of_text=199").bits == plain.bits  # not in the data
 
 
 @pytest.mark.thorough

@@ -49,8 +49,8 @@ def test_a_checkpoint_is_that_of_an_encoder(small, tmp_path):
     (ON[:2], "data.mask_token: is missing, and train.objective masked needs it; set it to a token"),
     (ON[:1], "train.objective: an encoder would see the token that it predicts; set train.objective: masked"),
     (ON[1:], "train.objective: masked is for encoders; set model.causal: false"),
-    ([*ON[:2], "data.mask_token=100"], "data.mask_token: must be below model.vocab, 100"),
-    (["data.end_of_text=100"], "data.end_of_text: must be below model.vocab, 100"),
+    ([*ON[:2], "data.mask_token=200"], "data.mask_token: must be below model.vocab, 200"),
+    (["data.end_of_text=200"], "data.end_of_text: must be below model.vocab, 200"),
     ([*ON, "data.mask_documents=on"], "data.mask_documents: attention inside documents is causal; set"),
     ([*ON, "data.hellaswag=none.bin"], "model.causal: an encoder does not predict the next token; leave out"),
 ])

@@ -31,7 +31,9 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 import trainer_runs  # noqa: E402
 import virtual_runs  # noqa: E402
 from layouts_list import changed  # noqa: E402
-from layouts_case import BASE, FREE, THREADS, Case, listed, number, one_rank, one_stage, ranks, without  # noqa: E402
+from layouts_case import (  # noqa: E402
+    BASE, FREE, THREADS, WIDE, Case, listed, number, one_rank, one_stage, ranks, without,
+)
 
 # Relative bounds of (losses and the first gradient norm) between sums in another order.
 ROUNDING = {"fp32": 1e-5, "bf16": 1e-2, "fp8": 5e-2}
@@ -75,8 +77,10 @@ class Bench:
     def __init__(self, folder):
         self.folder, self.config = folder, folder / "base.yaml"
         self.plans = {}  # of the seed's configurations
-        for seed, (name, count) in enumerate((("a_0", 10000), ("a_1", 3000), ("b", 10000), ("val", 80000))):
-            trainer_runs.write_tokens(folder / f"{name}.bin", trainer_runs.made_tokens(count, 61, seed + 1))
+        sizes = {"a_0": 10000, "a_1": 3000, "b": 10000, "val": 80000, "wide_0": 10000, "wide_1": 3000}
+        for seed, (name, count) in enumerate(sizes.items(), 1):
+            tokens = trainer_runs.made_tokens(count, WIDE if "wide" in name else 61, seed)
+            trainer_runs.write_tokens(folder / f"{name}.bin", tokens)
         self.config.write_text("".join(f"{section}: {text}\n" for section, text in BASE.items()))
 
     def run(self, keys, *arguments, virtual=False, before=(), **changes):

@@ -24,6 +24,7 @@ SUMS = {"parallel.tensor", "parallel.sequence", "parallel.data", "parallel.conte
         "schedule.slices",
         "schedule.expert_rows"}  # fmt: skip
 ONE = {"schedule.bpipe": "off"}
+WIDE = 200  # a vocabulary of which two tensor ranks have a part; the data have its tokens
 # Tensor, data and context ranks, and stages; more than a few ranks take long on a small machine.
 RANKS = [(1, 1, 1)] * 16 + [(2, 1, 1), (1, 2, 1), (1, 1, 2)] * 6 + [(4, 1, 1), (1, 3, 1), (1, 4, 1), (1, 1, 4)] * 2
 RANKS += [(2, 2, 1), (2, 1, 2), (1, 2, 2)] * 4 + [(2, 2, 2), (4, 2, 1), (1, 2, 4)]
@@ -84,7 +85,8 @@ class Draw:
         heads, width = draw.choice([2, 4, 4, 8]), draw.choice([4, 8, 8, 16])
         keys.update({"model.family": "llama" if llama else "gpt", "model.heads": str(heads),
                      "model.hidden": str(min(64, heads * width)), "model.layers": str(draw.randint(2, 8)),
-                     "model.ffn": str(draw.choice([16, 24, 48, 64, 96])), "model.vocab": str(draw.choice([61, 64, 97])),
+                     "model.ffn": str(draw.choice([16, 24, 48, 64, 96])),
+                     "model.vocab": str(draw.choice([61, WIDE, 97])),
                      "model.seq_len": str(draw.choice([8, 12, 16, 16, 24, 32, 40, 64]))})  # fmt: skip
         self.maybe(0.1, "model.norm_eps", 1e-6, 1e-3)
         self.maybe(0.4, "model.tie_embeddings", "true", "false")
@@ -143,11 +145,11 @@ class Draw:
 
     def data(self):
         draw, keys = self.rng, self.keys
-        kind = draw.choice(["one", "shards", "shards", "blend"])
-        paths = {"one": "a_0.bin", "shards": "a_*.bin"}
+        kind, a = draw.choice(["one", "shards", "shards", "blend"]), "wide" if keys["model.vocab"] == str(WIDE) else "a"
+        paths = {"one": f"{a}_0.bin", "shards": f"{a}_*.bin"}
         weights = [draw.choice([0.2, 1, 3]) for _ in range(2)]
         keys["data.train"] = paths.get(kind) or (
-            f'[{{path: "a_*.bin", weight: {weights[0]}}}, {{path: "b.bin", weight: {weights[1]}}}]')
+            f'[{{path: "{a}_*.bin", weight: {weights[0]}}}, {{path: "b.bin", weight: {weights[1]}}}]')
         documents = self.maybe(0.3, "data.mask_documents", "on")
         if self.maybe(0.8 if documents else 0.1, "data.reset_positions", "on") or documents:
             keys["data.end_of_text"] = draw.choice(["0", "7"])
