@@ -16,7 +16,7 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const colors = () => PALETTES[dark.matches ? "dark" : "light"];
 const seconds = (ms) => ms >= 1e6 ? Math.round(ms / 1e3).toLocaleString("en") + " s" : ms >= 1e4 ? (ms / 1e3).toPrecision(3) + " s" : +ms.toPrecision(3) + " ms";
 const lines = (text) => text.split("\n").map((line) => line.trim()).filter((line) => line);
-const percent = (share) => share === null || share === undefined ? "-" : (100 * share).toFixed(1) + " %";
+const percent = (share) => share === null || share === undefined ? "-" : (100 * share).toFixed(1).replace(/^-0.0$/, "0.0") + " %";
 
 // ---- the program, in the page and in workers ---------------------------------------------------------------------------
 
@@ -528,10 +528,10 @@ async function prove() {
   drawStudy();
 }
 
-// Appends to the proof the number of the text's line that an error message is about.
+// Appends to an error message about a stage the number of the stage's line, unless the message names a line.
 function markLine(text, sentence) {
-  const line = /line (\d+)/.exec(sentence), stage = /stage (\d+)/.exec(sentence);
-  const number = line ? +line[1] : stage ? text.split("\n").findIndex((one) => one.startsWith(`stage ${stage[1]}:`)) + 1 : 0;
+  const stage = !/line \d/.test(sentence) && /stage (\d+)/.exec(sentence);
+  const number = stage ? text.split("\n").findIndex((one) => one.startsWith(`stage ${stage[1]}:`)) + 1 : 0;
   if (number > 0) byId("proof").append(` (line ${number} of the text)`);
 }
 
