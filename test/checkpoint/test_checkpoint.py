@@ -147,22 +147,14 @@ def test_resume_names_the_damage_and_falls_back(small, tmp_path, name, damage):
     assert resumed.curve() == small.whole.curve(first=2)
 
 
-def test_a_damaged_checkpoint_is_never_trained_on(small, tmp_path):
+def test_damaged_checkpoints_are_never_trained_on_and_the_advice_leads_to_a_start(small, tmp_path):
+    """Where the folder is also checkpoint.dir, a start without --resume is refused as well."""
     saved = copy_of(small, tmp_path)
     for step in (1, 2, 3):
         flip(saved / f"step_0000000{step}" / FILES[0])
-    alone = small.run(resume=saved / "step_00000003", code=1)
-    assert FILES[0] in alone.stderr and alone.steps == {}
-    none = small.run(resume=saved, code=1)
-    assert "no intact checkpoint among 3" in none.stderr and none.steps == {}
+    alone, none = (small.run(resume=path, code=1) for path in (saved / "step_00000003", saved))
+    assert FILES[0] in alone.stderr and alone.steps == none.steps == {}
     assert none.stderr.endswith("; name another folder, or, to start at step 0, leave out --resume\n"), none.stderr
-
-
-def test_where_no_checkpoint_is_whole_the_advice_leads_to_a_start(small, tmp_path):
-    """The folder is also checkpoint.dir, so a start without --resume is refused as well."""
-    saved = copy_of(small, tmp_path)
-    for step in (1, 2, 3):
-        flip(saved / f"step_0000000{step}" / FILES[0])
     here, steps = saving(saved, 1), {"train.steps": 1}
     for option in ("resume", "resume_if_any"):
         none = small.run(here, steps, code=1, **{option: saved})
@@ -203,18 +195,13 @@ def write_manifest(saved, names=None):
     (saved / "manifest.json").write_text(f'{body}  "crc64": "{crc64(body.encode())}"\n}}\n')
 
 
-def test_checksums_are_crc64_xz_of_the_files(small, tmp_path):
+def test_checksums_are_crc64_xz_of_the_files_and_a_missing_tensor_is_named(small, tmp_path):
     assert crc64(b"123456789") == "995dc9bbdf1939fa"
-    saved = small.saved / "step_00000003"
-    files = json.loads((saved / "manifest.json").read_text())["files"]
-    assert {file["name"] for file in files} == set(checkpoint_names(saved)) - {"manifest.json"}
-    for file in files:
-        data = (saved / file["name"]).read_bytes()
-        assert (file["bytes"], file["crc64"]) == (len(data), crc64(data)), file["name"]
-
-
-def test_a_missing_tensor_is_named(small, tmp_path):
     saved = copy_of(small, tmp_path) / "step_00000003"
+    before = (saved / "manifest.json").read_text()
+    write_manifest(saved)
+    assert json.loads((saved / "manifest.json").read_text())["files"] == json.loads(before)["files"]
+    assert {file["name"] for file in json.loads(before)["files"]} == set(checkpoint_names(saved)) - {"manifest.json"}
     path = saved / FILES[1]
     path.write_bytes(path.read_bytes().replace(b"lm_head.weight.exp_avg_sq", b"lm_head.weight.exp_avg_no"))
     write_manifest(saved)

@@ -3,6 +3,7 @@ checkpoint is harmed, and training continues where possible."""
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,8 +15,8 @@ import pytest
 
 from harm import rank_process, small_config
 from checkpoint_runs import Disk, saved_run, several_ranks, tiny, whole_checkpoints
-from trainer_runs import (LLAMA, Job, Trainer, checkpoint_names, layout, metrics_of, preload, saving, verify,
-                          wait_until)
+from trainer_runs import (LLAMA, Job, Trainer, checkpoint_names, layout, metrics_of, patience, preload, saving,
+                          verify, wait_until)
 
 SOON = 60  # seconds: limit for every run here; a run that waits for a named pipe never ends
 
@@ -116,7 +117,7 @@ def test_a_configuration_that_never_arrives_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     program = tiny(tmp_path).program
     result = subprocess.run([program, "-c", tmp_path / "pipe.yaml", "--plan"], capture_output=True, text=True,
-                            timeout=SOON)
+                            timeout=patience(SOON))
     assert result.returncode == 2 and "no data for 5 s" in result.stderr and result.stderr.count("\n") == 1
 
 
@@ -125,7 +126,7 @@ def test_output_without_a_reader_is_not_waited_for(tmp_path, option):
     os.mkfifo(tmp_path / "pipe")
     command, _ = tiny(tmp_path).prepare()
     command += [option, ("log.metrics=" if option == "-o" else "") + str(tmp_path / "pipe")]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=SOON)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=patience(SOON))
     assert result.returncode == 1 and f"{tmp_path}/pipe: it is a pipe that no program reads" in last_sentence(result)
 
 
@@ -188,7 +189,8 @@ def test_a_link_of_another_user_is_not_written_through(tmp_path, kind):
     link.symlink_to(precious)
     os.lchown(link, 65534, 65534)
     command, _ = tiny(tmp_path, steps=1).prepare()
-    result = subprocess.run([*command, *output_options(kind, path)], capture_output=True, text=True, timeout=SOON)
+    result = subprocess.run([*command, *output_options(kind, path)], capture_output=True, text=True,
+                            timeout=patience(SOON))
     assert precious.read_text() == "precious\n"
     if kind == "profile":  # written to a temporary file and renamed, which replaces the link
         assert result.returncode == 0 and json.loads(path.read_text()) and not path.is_symlink(), result.stderr
@@ -203,7 +205,7 @@ def test_a_link_of_one_s_own_is_followed(tmp_path, target):
     (tmp_path / "output").symlink_to("second")
     command, _ = tiny(tmp_path, steps=1).prepare()
     result = subprocess.run([*command, *output_options("metrics", tmp_path / "output")], capture_output=True, text=True,
-                            timeout=SOON)
+                            timeout=patience(SOON))
     text = result.stdout if target.startswith("/dev/") else (tmp_path / target).read_text()
     assert result.returncode == 0 and '{"type":"step","step":1' in text, result.stderr
 
@@ -275,9 +277,7 @@ def test_a_restart_on_a_full_disk_happens_once_and_trains_on(tmp_path):
         assert "No space left on device" in wait_for(job.parent, "the checkpoint of step", "could not be written")
         job.parent.terminate()
         said = job.parent.stderr.read()
-        assert (
-            job.parent.wait() == 1 and "starting the ranks again" not in said and "could not be written" in said
-        ), said
+        assert job.parent.wait() == 1 and "could not be written" in said and "ranks again" not in said, said
         assert whole_checkpoints(saved)
         job.parent.stderr.close()
 
@@ -290,9 +290,7 @@ def test_a_read_only_place_for_checkpoints_is_refused_at_the_start(small, tmp_pa
             result = small.run(saving(place, 1), code=1)
             assert f"checkpoint.dir: {place}: cannot be" in last_sentence(result) and result.steps == {}
             assert "Read-only file system" in last_sentence(result)
-        assert (
-            "resumed" not in small.run(saving(disk.folder / "saved", 0), code=0).stderr
-        )  # nothing is to be written there
+        small.run(saving(disk.folder / "saved", 0))  # nothing is to be written there
 
 
 def without_rights(command):
@@ -311,11 +309,9 @@ def test_files_without_permission_are_named(tmp_path):
         folder.mkdir(exist_ok=True)
         (tmp_path / part).chmod(0)
         command, _ = trainer.prepare(saving(folder, 1))
-        result = subprocess.run(without_rights(command), capture_output=True, text=True, timeout=SOON)
+        result = subprocess.run(without_rights(command), capture_output=True, text=True, timeout=patience(SOON))
         (tmp_path / part).chmod(0o755)
-        assert (
-            result.returncode == place and f"{name}: " in result.stderr and "Permission denied" in result.stderr
-        ), result.stderr
+        assert result.returncode == place and re.search(f"{name}: .*Permission denied", result.stderr), result.stderr
 
 
 # --- data that changes under a run
@@ -329,11 +325,8 @@ def test_a_shard_that_shrinks_under_a_run_ends_it_with_a_sentence(tmp_path, p):
     os.truncate(tmp_path / "train.bin", 1024)
     result = trainer.end(process, timeout=SOON)
     said = last_sentence(result)
-    assert (
-        result.code == 1 and f"{tmp_path}/train.bin: ends before byte " in said and "restore it" in said
-    ), result.stderr
-    assert result.stderr.count("ends before byte") == 1
-    assert p == 1 or "[rank " in said
+    assert result.code == 1 and re.search(r"/train.bin: ends before byte .*restore it", said), result.stderr
+    assert result.stderr.count("ends before byte") == 1 and (p == 1 or "[rank " in said)
     assert whole_checkpoints(tmp_path / "saved")
 
 

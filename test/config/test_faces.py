@@ -10,7 +10,7 @@ import subprocess
 import time
 
 import pytest
-from trainer_runs import FAMILIES, ROOT, command, environment, script
+from trainer_runs import FAMILIES, ROOT, command, environment, patience, script
 
 OPTIONS = re.findall(r'^    \{"([a-z-]+)", ', (ROOT / "src/config/options.c").read_text(), re.M)
 SCHEMA = (ROOT / "src/config/config_schema.c").read_text()
@@ -200,7 +200,7 @@ class Zsh:
         assert self.take() == "ready"
 
     def take(self):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + patience(20)
         while not self.line.exists():
             assert time.monotonic() < deadline, "zsh does not answer"
             if select.select([self.terminal], [], [], 0.02)[0]:

@@ -56,6 +56,7 @@ static const CommandLine wrong_lines[] = {
     {{"--nproc_per_node=8", NULL}, "--nproc_per_node: no such option; on one machine the program starts its ranks"},
     {{"--", NULL}, "--: no such option"},
     {{"-", NULL}, "-: is not an option"},
+    {{"-c", "x", "--json", NULL}, "--plan"},
     {{"", NULL}, "is not an option"},
     {{"-c", "x", "--trace", NULL}, "--trace: needs a value; write --trace FILE"},
     {{"-c", "x", "--generate", "-1 is", NULL}, "write --generate PROMPT, with = if it begins with -"},

@@ -81,11 +81,15 @@ static int stop_(Rank *r) {
     return leave_(r, got == SIGUSR1 ? EXIT_STOPPED : EXIT_FAILED);
 }
 
+// Writes a line once the reader has noted the line before as a file in LINES_SEEN. Fails after a minute without it.
 static int lines_(Rank *r) {
     for (int i = 0; i < 5 && r->rank == 0; i++) {
+        char seen[512];
         printf("step %d\n", i);
         fflush(stdout);
-        clock_sleep(0.3);
+        snprintf(seen, sizeof seen, "%s/%d", getenv("LINES_SEEN"), i);
+        for (int waits = 0; access(seen, F_OK) != 0; clock_sleep(0.01))
+            if (waits++ == 6000) return leave_(r, EXIT_FAILED);
     }
     return leave_(r, EXIT_DONE);
 }

@@ -468,11 +468,6 @@ def test_a_plan_at_the_limits_says_if_it_takes_seconds(stages, microbatches):
     assert ("takes some seconds" in ended.stderr) == (stages == 1024)
 
 
-def test_without_json_the_options_say_so():
-    ended = command("llama", "-c", LLAMA, "--json")
-    assert ended.returncode == 2 and "--plan" in ended.stderr
-
-
 # ---- auto, and the run -----------------------------------------------------------------------------------------------
 
 

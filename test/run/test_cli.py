@@ -77,7 +77,7 @@ def test_a_run_too_large_for_this_machine_says_in_two_lines_what_it_needs_what_i
         resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 
     ended = subprocess.run([trainer(family), "-c", f"configs/{name}.yaml"], cwd=ROOT, env=environment(),
-                           capture_output=True, text=True, timeout=20, preexec_fn=little_memory)
+                           capture_output=True, text=True, timeout=patience(20), preexec_fn=little_memory)
     assert ended.returncode == 1 and ended.stdout == ""
     needs, instead = ended.stderr.splitlines()
     largest = r"needs 32 GPUs with \d+\.\d GiB each \(stage 0 is the fullest\)"

@@ -6,7 +6,6 @@ Every layout writes the same text (test_layouts), and sampling changes no bit of
 import importlib
 import itertools
 import json
-import math
 import os
 import resource
 import shutil
@@ -205,14 +204,6 @@ def test_tokens_of_32_bits_choose_alike(trained, tmp_path, monkeypatch):
         trained.run({"data.hellaswag": str(path), "data.hellaswag_every": 4})
         said.append([(line["step"], line["correct"], line["examples"]) for line in lines_of(trained, "eval")])
     assert said[0] == said[1] and said[0][0][2] == len(QUESTIONS)
-
-
-def test_perplexity_is_printed_with_the_loss(trained):
-    val = {"data.val": trained.config["data"]["train"], "data.val_every": 4, "data.val_batches": 1}
-    result = trained.run(val)
-    for line in lines_of(trained, "val"):
-        assert line["perplexity"] == pytest.approx(math.exp(line["loss"]), rel=1e-8)
-        assert f"loss {line['loss']:.4f} | perplexity {math.exp(line['loss']):.2f}" in result.stdout
 
 
 def test_a_resumed_run_says_each_sample_once(trained, tmp_path):

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from harm import launcher_process, small_config
-from trainer_runs import (ROOT, Job, as_options, environment, metrics_of, mpirun, nothing_left, processes_with,
-                          socket_inodes, started, trainer, wait_until, without_mpi, write_config)
+from trainer_runs import (ROOT, Job, as_options, environment, metrics_of, mpirun, nothing_left, patience,
+                          processes_with, socket_inodes, started, trainer, wait_until, without_mpi, write_config)
 
 SOON = 60
 ALONE = ("parallel.pipeline=1", "schedule.bpipe=off")
@@ -88,7 +88,7 @@ def test_a_reader_that_pauses_ends_no_run_and_holds_up_no_request_to_stop(small,
     assert job.parent.poll() is None, job.end().stderr
     job.parent.send_signal(signal.SIGTERM)
     try:
-        assert job.parent.wait(SOON) == 3 and [path.name[:5] for path in saved.iterdir()] == ["step_"]
+        assert job.parent.wait(patience(SOON)) == 3 and [path.name[:5] for path in saved.iterdir()] == ["step_"]
     finally:
         job.parent.kill()
         os.close(ours)
@@ -299,7 +299,7 @@ def test_a_configuration_through_a_pipe_reaches_all_ranks(small, tmp_path, overr
     options = as_options("train.steps=2", f"log.metrics={tmp_path}/m.jsonl", *overrides)
     command = ["bash", "-c", way, "-", trainer("llama"), *options]
     env = environment(CONFIGURATION=str(small))
-    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=SOON)
+    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=patience(SOON))
     assert ended.returncode == 0 and ended.stdout.count("step ") == 2, ended.stderr
 
 

@@ -171,14 +171,27 @@ def test_layers_that_are_given_are_not_called_dealt_by_time():
     assert "flash, by time" not in ended.stdout and "seq, by time" not in ended.stdout
 
 
-def test_a_key_on_the_command_line_stays(tmp_path):
-    keys = ["parallel.tensor=2", "schedule.name=gis", "schedule.micro_batch=2", "schedule.bpipe=on"]
-    told = answer("--gpus", 4, "-o", "model.layers=16", overrides=keys)["best"]["config"]
-    assert told["parallel"]["tensor"] == 2
-    assert (told["schedule"]["name"], told["schedule"]["micro_batch"], told["schedule"]["bpipe"]) == ("gis", 2, "on")
-    # Two layers are too few for the file's four stages: its own layout is not checked.
-    told = answer("--gpus", 2, overrides=["model.layers=2", "attention.mode=recompute"])
-    assert told["best"]["config"]["attention"]["mode"] == "recompute"
+MANY = ["hardware.gpu=h100", "model.layers=8", "train.global_batch=32", "schedule.bpipe=off"]
+SIX = ["model.layers=8", "train.global_batch=192"]
+
+
+@pytest.mark.parametrize("gpus, others, keys", [
+    (4, ["model.layers=16"],
+     {"parallel.tensor": 2, "schedule.name": "gis", "schedule.micro_batch": 2, "schedule.bpipe": "on"}),
+    (2, ["model.layers=2"], {"attention.mode": "recompute"}),  # too few layers for the file's eight stages
+    (16, MANY, {"schedule.slices": 4}),
+    (32, ["hardware.gpu=h100"], {"schedule.name": "interleaved", "schedule.chunks": 3}),
+    (32, ["hardware.gpu=h100"], {"schedule.name": "interleaved", "schedule.chunks": 5}),
+    (16, ["hardware.gpu=h100", "model.layers=20", "train.global_batch=16"],
+     {"parallel.placement": "stages", "schedule.bpipe": "on", "schedule.evict_to": "peer"}),
+    (6, SIX, {"schedule.chunks": 2}),  # the file's schedule, 1f1b, has one chunk
+    (6, SIX, {"schedule.micro_batch": 64}),  # the file's data ranks leave 4 microbatches for 8 stages
+    (6, SIX, {"parallel.pipeline": 3}),  # with the file's tensor and data ranks no divisor of the GPUs
+], ids=str)
+def test_a_key_on_the_command_line_stays_in_every_row_and_is_not_checked_against_keys_that_vary(gpus, others, keys):
+    told = answer("--gpus", gpus, overrides=[*others, *(f"{key}={value}" for key, value in keys.items())])
+    for row in [told["best"], *told["front"]]:
+        assert {key: row["config"][key.split(".")[0]][key.split(".")[1]] for key in keys} == keys
 
 
 @pytest.mark.thorough
@@ -201,12 +214,6 @@ def test_long_sequences_are_split_over_context_ranks_unasked():
     long = ["-o", "model.seq_len=131072", "-o", "train.global_batch=4", "-o", "hardware.gpu=h100"]  # 28 heads
     best = answer("--gpus", 32, *long, config="qwen2.5_7b")["best"]
     assert best["config"]["parallel"]["context"] > 1
-
-
-def test_a_fixed_number_of_slices_is_kept_by_every_row():
-    keys = ["hardware.gpu=h100", "model.layers=8", "train.global_batch=32", "schedule.slices=4", "schedule.bpipe=off"]
-    rows = answer("--gpus", 16, overrides=keys)["front"]
-    assert {row["config"]["schedule"]["slices"] for row in rows} == {4}
 
 
 def test_long_sequences_are_cut_into_slices_unasked():
@@ -291,17 +298,6 @@ def test_keys_that_no_schedule_has_are_not_called_a_lack_of_memory():
     assert "world" not in ended.stdout
 
 
-@pytest.mark.parametrize("keys", [
-    {"schedule.name": "interleaved", "schedule.chunks": 3},
-    {"schedule.name": "interleaved", "schedule.chunks": 5},
-    {"parallel.placement": "stages", "schedule.bpipe": "on", "schedule.evict_to": "peer"},
-], ids=str)
-def test_fixed_keys_are_searched_whatever_they_are(keys):
-    given = [f"{key}={value}" for key, value in keys.items()]
-    config = answer("--gpus", 16, *SMALL, overrides=["hardware.gpu=h100", "model.layers=20", *given])["best"]["config"]
-    assert {key: config[key.split(".")[0]][key.split(".")[1]] for key in keys} == keys
-
-
 def test_a_single_stage_has_one_schedule():
     """With one microbatch on one rank, every schedule has the same actions and the same bytes."""
     only = ["parallel.tensor=1", "parallel.pipeline=1", "schedule.micro_batch=1", "train.global_batch=1"]
@@ -380,6 +376,7 @@ def test_where_nothing_fits_the_smallest_world_that_would_is_named(fixed):
     (["--gpus", 64, "-o", "parallel.tensor=16", "-o", "parallel.pipeline=8"],
      "pipeline: with the other keys fixed by -o, 8 needs 128 ranks"),
     (["--gpus", 64, "-o", "parallel.pipeline=7"], "pipeline: 7 does not divide the 64 ranks"),
+    (["--gpus", 6, "-o", "parallel.tensor=48"], "parallel.tensor: 48"),
     (["--gpus", "4", "-o", "hardware.device=cpu"], "-o hardware.device: cpu contradicts --gpus"),
     (["--gpus", "4", "-o", "hardware.share_gpu=true"], "-o hardware.share_gpu: true contradicts --gpus"),
     (["--gpus", "4", "-o", "hardware.gpu=none"], "hardware.gpu: no performance figures for this device"),
@@ -502,21 +499,6 @@ def test_a_bad_sweep_is_refused(words):
     assert ended.returncode == 2 and ("--gpus: " if "--gpus" in words else "--sweep") in ended.stderr
 
 
-@pytest.mark.parametrize("key, path", [
-    ("schedule.chunks=2", "schedule chunks"),  # the file's schedule, 1f1b, has one chunk
-    ("schedule.micro_batch=64", "schedule micro_batch"),  # the file's data ranks leave 4 microbatches for 8 stages
-    ("parallel.pipeline=3", "parallel pipeline"),  # with the file's tensor and data ranks no divisor of the GPUs
-])
-def test_fixed_keys_are_not_checked_against_those_that_a_search_varies(key, path):
-    """The first two were refused because of values that the search does not keep."""
-    told = search("--gpus", 6, "--json", *SMALL, "-o", "train.global_batch=192", "-o", key)
-    section, name = path.split()
-    assert told.returncode == 0, told.stderr
-    assert json.loads(told.stdout)["best"]["config"][section][name] == int(key.split("=")[1])
-    wrong = search("--gpus", 6, *SMALL, "-o", "parallel.tensor=48")
-    assert wrong.returncode == 2 and "parallel.tensor: 48" in wrong.stderr
-
-
 STUB = """#!/usr/bin/env python3
 import re, sys, yaml
 words = dict(word.split("=", 1) for word in sys.argv if "=" in word)
@@ -567,6 +549,16 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_search():
 BOX = ["-o", "hardware.gpu=h100", "-o", "model.layers=16", "-o", "train.global_batch=64"]
 
 
+def exported(config, program):
+    asked = [ROOT / "scripts" / "export.py", config, "--to", program]
+    return subprocess.run(asked, capture_output=True, text=True)
+
+
+def export_well(config, program):
+    ended = exported(config, program)
+    assert ended.returncode == 0 and "cannot be said" not in ended.stdout, ended.stdout + ended.stderr
+
+
 def test_plan_and_search_for_another_program_give_the_file_the_same_step_without_bpipe():
     """The file leaves BPipe to the plan, and Megatron-LM has none: its layout does not fit there."""
     file, gpu = ROOT / "configs/llama3_70b.yaml", ["-o", "hardware.gpu=h100"]
@@ -607,9 +599,7 @@ def test_what_is_written_for_another_program_is_planned_with_its_bytes_and_expor
     assert ours["step_ms_mid"] > ours["step_ms"]  # the days are those of NVIDIA's runs
     comments = dict(re.findall(r"^  (\w+): .*# (.*)$", best.read_text(), re.M))
     assert comments["overlap"] == "fixed with --for" and "takes" in comments["name"] + comments["recompute_layers"]
-    asked = [ROOT / "scripts" / "export.py", best, "--to", "megatron"]
-    exported = subprocess.run(asked, capture_output=True, text=True)
-    assert exported.returncode == 0 and "cannot be said" not in exported.stdout, exported.stdout + exported.stderr
+    export_well(best, "megatron")
 
 
 def test_a_search_for_nanotron_deals_layers_as_nanotron_does_so_that_its_best_can_be_exported(tmp_path):
@@ -620,9 +610,7 @@ def test_a_search_for_nanotron_deals_layers_as_nanotron_does_so_that_its_best_ca
     there = json.loads(ended.stdout)["for"]
     assert there["config"]["parallel"]["layers"] == nanotron.dealt(
         there["config"]["model"], there["config"]["parallel"]["pipeline"])
-    asked = [ROOT / "scripts" / "export.py", best, "--to", "nanotron"]
-    exported = subprocess.run(asked, capture_output=True, text=True)
-    assert exported.returncode == 0 and "cannot be said" not in exported.stdout, exported.stdout + exported.stderr
+    export_well(best, "nanotron")
     assert re.search(r"^  layers: .*# fixed with --for$", best.read_text(), re.M)
     planned = json.loads(command("llama", "-c", model, "--plan", "--for", "nanotron", "--json").stdout)
     assert planned["config"]["parallel"]["layers"] == [21, 20, 20, 19]
@@ -632,8 +620,7 @@ def test_a_search_for_another_program_does_not_advise_an_export_that_is_refused(
     asked = ("llama", "-c", ROOT / "configs/deepseek_v3.yaml", "--search", "--gpus", "1024", "--for", "megatron")
     told = " ".join(command(*asked, "--write", tmp_path / "best.yaml").stdout.split())
     assert "scripts/export.py cannot write latent attention for megatron yet" in told and "prints its" not in told
-    asked = [ROOT / "scripts" / "export.py", tmp_path / "best.yaml", "--to", "megatron"]
-    assert "latent attention" in subprocess.run(asked, capture_output=True, text=True).stderr
+    assert "latent attention" in exported(tmp_path / "best.yaml", "megatron").stderr
 
 
 @pytest.mark.parametrize("option, says", [

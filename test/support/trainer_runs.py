@@ -436,7 +436,7 @@ class Trainer:
         return process
 
     def end(self, process, timeout=300):
-        stdout, stderr = process.communicate(timeout=timeout)
+        stdout, stderr = process.communicate(timeout=patience(timeout))
         return Result(process.returncode, stdout, stderr, time.monotonic() - process.began, process.metrics)
 
     def run(self, *changes, resume=None, code=0, **more):
