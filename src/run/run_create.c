@@ -216,6 +216,13 @@ static int create_settle_(Run *run, Error *err) {
     if (run->device.about[0] != '\0') log_status(&run->all, "%s", run->device.about);
     if (be->note[0] != '\0') log_line(&run->all, "%s", be->note);
     if (roster_make(roster, run->world, be->device, err) != 0) return -1;
+    double versions[] = {(double)be->library, -(double)be->library};
+    if (world_max(run->world, versions, 2, err) != 0) return -1;
+    if (versions[0] != -versions[1])
+        log_line(&run->all,
+                 "the ranks have cuBLAS %.0f to %.0f, which may sum in different orders; install one version on all "
+                 "hosts",
+                 -versions[1], versions[0]);
     // Before any rank allocates, check that the planned memory of all ranks fits into this host and the GPU's free
     // memory: only now is the use by other programs known. Ranks that share a GPU find out only when they allocate
     // whether its memory suffices.

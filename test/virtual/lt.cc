@@ -338,7 +338,7 @@ cublasStatus_t set_attribute(const std::vector<Attribute> &known, int name, cons
 
 extern "C" {
 
-size_t cublasLtGetVersion(void) { return 130100; }
+size_t cublasLtGetVersion(void) { return 130100 + (getenv("VIRTUAL_CUBLAS") != nullptr ? (size_t)node() : 0); }
 
 const char *cublasLtGetStatusString(cublasStatus_t status) {
     return status == CUBLAS_STATUS_SUCCESS ? "CUBLAS_STATUS_SUCCESS" : "CUBLAS_STATUS_NOT_SUPPORTED";

@@ -125,7 +125,8 @@ def test_nodes_with_different_versions_of_nccl_are_refused_with_both(tmp_path):
     versions = r"Mismatched NCCL version detected : rank \d version 22\d+ rank \d version 22\d+"
     assert re.search(rf"group, rank \d of 2: starting NCCL failed: {versions}; check the other ranks' hosts", said)
     config = write_config(tmp_path, "llama")
-    virtual_runs.trained(config, "llama", *TWO, **APART, VIRTUAL_NCCL="29999")  # newer than the headers of the build
+    ended = virtual_runs.trained(config, "llama", *TWO, **APART, VIRTUAL_NCCL="29999", VIRTUAL_CUBLAS="differs")
+    assert "the ranks have cuBLAS 130100 to 130101" in ended.stderr  # the NCCL is newer than the headers of the build
 
 
 FLAGS = {"VIRTUAL_MEMOPS": "0"}
