@@ -316,6 +316,9 @@ def test_a_reader_of_messages_that_never_goes_on_ends_no_run_and_holds_up_no_sec
         wait_until(lambda: not job.ranks(), "the ranks go on", PATIENCE + ENDS_WITHIN)
     else:
         time.sleep(6)
+        before = steps_done(tmp_path)
+        job.parent.send_signal(signal.SIGTERM)  # the line that waits for the reader is dropped
+        wait_until(lambda: steps_done(tmp_path) > before, "the step does not go on", ENDS_WITHIN)
     assert job.parent.poll() is None
 
     def ends_when_asked_again():

@@ -95,21 +95,6 @@ def test_a_reader_that_pauses_ends_no_run_and_holds_up_no_request_to_stop(small,
 
 
 @pytest.mark.thorough
-def test_a_reader_of_messages_that_pauses_holds_up_no_request_to_stop_of_one_rank(small, tmp_path):
-    metrics = tmp_path / "metrics.jsonl"
-    job = started(small, tmp_path, f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=1", *ALONE)
-    fcntl.fcntl(job.parent.stderr, fcntl.F_SETPIPE_SZ, 4096)
-    before = -1
-    while before != len(metrics_of(metrics)):  # each step is saved, and says so
-        before = len(metrics_of(metrics))
-        time.sleep(1)
-    job.parent.send_signal(signal.SIGTERM)
-    wait_until(lambda: len(metrics_of(metrics)) > before, "the step is not continued")
-    ended = job.end()
-    assert ended.code == 3 and "continue with --resume" in ended.said[-1], ended.stderr
-
-
-@pytest.mark.thorough
 def test_a_stop_in_the_middle_of_matrix_products_disturbs_nothing(tmp_path):
     """Steps of many products: the signal comes inside one. Kernels of some libraries leave a handler no stack space."""
     model = "{family: llama, hidden: 256, layers: 4, heads: 8, kv_heads: 4, ffn: 512, vocab: 100, seq_len: 64}"
