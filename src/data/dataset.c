@@ -58,6 +58,9 @@ int side_file_read(SideFile *side, const char *path, Error *err) {
                                side->path, side->file);
         if (status == 0 && (side->vocab < 1 || side->tokenizer[0] == '\0'))
             status = error_set(err, EXIT_FAILED, "%s: tokenizer or vocab is missing", side->path);
+        if (status == 0 && side->eot >= side->vocab)
+            status = error_set(err, EXIT_FAILED, "%s: eot %" PRId64 " is outside its vocab of %" PRId64, side->path,
+                               side->eot, side->vocab);
     }
     json_free(&json);
     return status == 0 ? 1 : -1;
@@ -375,6 +378,19 @@ int64_t dataset_end_of_text(const Dataset *dataset) {
     if (dataset->side[0].vocab != 0) return dataset->side[0].eot;
     int64_t token = first->width == 4 ? 128000 : dataset->vocab == 257 ? 256 : 50256;
     return first->begin == HEADER_BYTES && token < dataset->vocab ? token : -1;
+}
+
+int dataset_has_token(const Dataset *dataset, int64_t token, Error *err) {
+    const Shard *first = &dataset->shards[0];
+    int64_t end = min_i64(SCAN_MOST, first->tokens);
+    TokenPiece piece;
+    for (int64_t at = 0, count; at < end; at += count) {
+        count = read_tokens_(first, at, end, &piece, err);
+        if (count < 0) return -1;
+        for (int64_t i = 0; i < count; i++)
+            if (token_(first, &piece, i) == token) return 1;
+    }
+    return 0;
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------------

@@ -68,6 +68,8 @@ void dataset_close(Dataset *dataset);
 
 // Returns the token that begins every document: the side file's, else the token that llm.c uses. -1: unknown.
 int64_t dataset_end_of_text(const Dataset *dataset);
+// Returns 1 if the first shard has this token among its first 16 Mi tokens, 0 if it has not, or -1 with err.
+int dataset_has_token(const Dataset *dataset, int64_t token, Error *err);
 
 // Adds the identity of the data to the checksum `raw` (crc64.h): for each shard, in order, its number of tokens and its
 // first and last 64 KiB. File names are not included. -1 with err if a shard cannot be read.

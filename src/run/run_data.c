@@ -57,13 +57,18 @@ static int open_(const Config *config, const Options *ask, RunData *data, Error 
     }
     // 4. The token that begins documents, if data.mask_documents or data.reset_positions needs it.
     data->end_of_text = c->end_of_text;
-    if (!config_uses_documents(config) || c->end_of_text >= 0) return 0;
-    for (int i = 0; (set = dataset_at_(data, i)) != NULL; i++) {
-        int64_t token = dataset_end_of_text(set);
-        if (token < 0 || (i > 0 && token != data->end_of_text))
+    for (int i = 0; config_uses_documents(config) && (set = dataset_at_(data, i)) != NULL; i++) {
+        int64_t token = c->end_of_text >= 0 ? c->end_of_text : dataset_end_of_text(set);
+        int found = token < 0 ? 0 : dataset_has_token(set, token, err);
+        char absent[CONFIG_TEXT + 64];
+        snprintf(absent, sizeof absent, "token %lld does not occur early in %.400s", (long long)token,
+                 set->shards[0].path);
+        if (found < 0) return -1;
+        if (found == 0 || (i > 0 && token != data->end_of_text))
             return config_error(config, "data.end_of_text", err, "%s; set it to the token that begins every document",
-                                token < 0 ? "the data do not name this token"
-                                          : "the data sets begin their documents with different tokens");
+                                token < 0    ? "the data do not name this token"
+                                : found == 0 ? absent
+                                             : "the data sets begin their documents with different tokens");
         data->end_of_text = token;
     }
     return 0;

@@ -283,6 +283,7 @@ TEST(a_damaged_side_file_is_named_and_an_absent_one_is_not_missed) {
                                           "{\"vocab\": 10}",
                                           "{\"tokenizer\": \"bytes\"}",
                                           "{\"tokenizer\": \"bytes\", \"vocab\": -1}",
+                                          "{\"tokenizer\": \"bytes\", \"vocab\": 257, \"eot\": 257}",
                                           "{\"tokenizer\": \"bytes\", \"vocab\": \"257\"}"};
     write_shard("hurt_val_000000.bin", GPT2, 1, 100, 100, 0);
     for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {

@@ -41,10 +41,13 @@ def short_documents(folder):
     return keys, [f"model.seq_len={DOCUMENT}", f"train.global_batch={ROWS * LENGTH // DOCUMENT}"]
 
 
-def test_one_document_a_row_has_the_bits_of_no_documents(small):
-    plain = small.train()
+def test_one_document_a_row_has_the_bits_of_no_documents(small, tmp_path):
+    """Token 199 occurs only after the last sequence."""
+    write_tokens(tmp_path / "whole.bin", [*made_tokens(4097), 199])
+    data = (f"data.train={tmp_path}/whole.bin", "data.val_every=0")
+    plain = small.train(*data)
     for keys in (ON, MASK, RESET):
-        assert small.train(*keys[:-1], "data.end_of_text=199").bits == plain.bits  # not in the data
+        assert small.train(*data, *keys[:-1], "data.end_of_text=199").bits == plain.bits
 
 
 @pytest.mark.thorough
@@ -62,6 +65,8 @@ def test_data_without_a_known_token_are_refused(small):
     ended = run(small.config, "data.mask_documents=on", family=small.family)
     assert ended.code == 2
     assert re.search(r"data\.end_of_text: the data do not name this token; set it to the token", ended.stderr)
+    ended = run(small.config, "data.mask_documents=on", "data.end_of_text=199", family=small.family)
+    assert ended.code == 2 and re.search(r"token 199 does not occur early in \S+; set it to the token", ended.stderr)
 
 
 @pytest.mark.thorough
