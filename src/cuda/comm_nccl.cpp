@@ -103,6 +103,9 @@ static int open_link_(NcclGroup *group, NcclLink *link, const ncclUniqueId *id, 
     link->stream = *stream;
     if (checked_(group, "making a stream", -1, text, err) != 0) return -1;
     text = nccl_text_(ncclCommInitRankConfig(&link->nccl, size, *id, rank, &config));
+    // NCCL passes over its kernels without code for this GPU (ncclInitKernelsForDevice). Where it shares our CUDA
+    // runtime, their error would be reported for our next kernel.
+    cudaGetLastError();
     return checked_(group, "starting NCCL", -1, text, err);
 }
 

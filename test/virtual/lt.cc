@@ -285,8 +285,6 @@ bool splits(int64_t m, int64_t n, int64_t k, const VirtualPreference *preference
     return (preference->reductions & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0 && k >= 16 * std::max(m, n);
 }
 
-// From Hopper on kernels of products are persistent: each block computes tiles until none are left. Ampere's have a
-// block for each tile.
 // Returns how many times as long a product takes: VIRTUAL_SLOW's factor, and at random up to VIRTUAL_JITTER more, one
 // in fifty up to 20 times that.
 double longer() {
@@ -296,6 +294,8 @@ double longer() {
     return slower("product", process()) + options().jitter * (share < 0.02 ? 1000 * share : share);
 }
 
+// From Hopper on kernels of products are persistent: each block computes tiles until none are left. Ampere's have a
+// block for each tile.
 void take_time(Op *op, const Call &call) {
     enum { FIRST_PERSISTENT = 90 };
     const Cost *cost = &dry_figures().cost;
