@@ -35,13 +35,9 @@ def test_tokens_are_filled_in(tmp_path):
 
 
 def test_a_checkpoint_is_that_of_an_encoder(small, tmp_path):
-    keys = [*ON, "parallel.pipeline=1", OFF, f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=2"]
-    whole = small.train(*keys, "train.steps=4")
+    small.train(*ON, "parallel.pipeline=1", OFF, f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=2")
     assert '"is_causal": false' in (tmp_path / "saved/step_00000002/config.json").read_text()
-    resume = ["--resume", str(tmp_path / "saved/step_00000002")]
-    again = small.train(*keys, "train.steps=4", "checkpoint.dir=", arguments=resume)
-    assert [step["loss"] for step in again.steps] == [step["loss"] for step in whole.steps[2:]]
-    refused = run(small.config, "checkpoint.dir=", arguments=resume, family=small.family)
+    refused = run(small.config, arguments=["--resume", f"{tmp_path}/saved"], family=small.family)
     assert refused.code == 2 and "model.causal is false there and true here" in refused.stderr
 
 

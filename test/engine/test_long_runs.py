@@ -99,7 +99,8 @@ def test_initial_weights_scale_with_init_std(long_run, tmp_path):
 
 
 def rates(trainer, *changes):
-    base = {"train.schedule": "wsd", "train.steps": 20, "train.warmup_steps": 2, "train.lr": 1e-3}
+    base = {"train.schedule": "wsd", "train.steps": 20, "train.warmup_steps": 2, "train.lr": 1e-3,
+            "train.min_lr_ratio": 0.2}
     return {step: line["lr"] for step, line in trainer.run(base, *changes).steps.items()}
 
 
@@ -113,13 +114,13 @@ def test_the_decay_of_wsd_has_its_length_and_shape(long_run, shape, left):
     lr = rates(long_run, {"train.decay_steps": 8, "train.decay_shape": shape})
     assert all(lr[step] == 1e-3 for step in range(2, 13))
     for step in range(12, 21):
-        assert lr[step] == pytest.approx(1e-4 + 9e-4 * left((step - 12) / 8), rel=1e-9)
+        assert lr[step] == pytest.approx(2e-4 + 8e-4 * left((step - 12) / 8), rel=1e-9)
 
 
 def test_without_a_length_the_decay_is_a_tenth_of_the_steps_after_the_warm_up(long_run):
     lr = rates(long_run)
-    assert lr[18] == 1e-3 and lr[20] == pytest.approx(1e-4)
-    assert lr[19] == pytest.approx(1e-4 + 9e-4 / 1.8, rel=1e-9)
+    assert lr[18] == 1e-3 and lr[20] == pytest.approx(2e-4)
+    assert lr[19] == pytest.approx(2e-4 + 8e-4 / 1.8, rel=1e-9)
 
 
 # ---- checkpoints and lines

@@ -10,7 +10,6 @@ from trainer_runs import close, run
 pytestmark = pytest.mark.usefixtures("ranks")
 
 OFF = "schedule.bpipe=off"
-LONGER = ["model.seq_len=600", "train.global_batch=4", "schedule.micro_batch=1", "data.val_every=0"]
 
 
 def sliced(p=1, n=4):
@@ -28,21 +27,15 @@ def test_slices_fill_stages_that_microbatches_do_not(small, p, m, n):
 
 @pytest.mark.thorough
 @pytest.mark.soak(2)
+@pytest.mark.parametrize("parts", [sliced(2, 3), ["parallel.context=2", "parallel.pipeline=1", OFF]], ids=str)
 @pytest.mark.parametrize("mode", ["flash", "none", "recompute"])
-def test_slices_longer_than_a_block_of_keys(small, mode):
+def test_parts_longer_than_a_block_of_keys(small, mode, parts):
     """Slices of 200 tokens begin neither with a block of queries nor with one of keys, which have up to 256."""
-    longer = [*LONGER, "train.steps=1", f"attention.mode={mode}"]
-    whole = small.train("parallel.pipeline=1", OFF, *longer)
-    assert close(small.train(*sliced(2, 3), *longer).losses, whole.losses, 1e-5)
-
-
-@pytest.mark.thorough
-def test_pieces_longer_than_a_block_of_keys(small):
-    """Adam divides small gradients by their own size, so norms drift apart from the second step on."""
-    halves, whole = (small.train(f"parallel.context={c}", "parallel.pipeline=1", OFF, *LONGER) for c in (2, 1))
-    assert close(*([step["loss"] for step in ended.steps] for ended in (halves, whole)), 1e-5)
-    assert close([halves.steps[0]["grad_norm"]], [whole.steps[0]["grad_norm"]], 1e-6)
-    assert "memory    as planned, to the byte" in halves.stderr
+    longer = ["model.seq_len=600", "train.global_batch=4", "schedule.micro_batch=1", "data.val_every=0",
+              "train.steps=1", f"attention.mode={mode}"]
+    ended = small.train(*parts, *longer)
+    assert close(ended.losses, small.one_stage(*longer).losses, 1e-6)
+    assert "memory    as planned, to the byte" in ended.stderr
 
 
 def test_a_rank_holds_a_part_of_the_activations(small):

@@ -166,14 +166,6 @@ def test_fp8_bundles_keep_norms_and_activation_in_8_bits(small, word, bits):
     assert slot() - slot(f"train.fp8={word}") == layers * rows * cols * (16 - bits) / 8
 
 
-def test_fp8_resumes_with_the_same_bits_and_leaves_checkpoints_as_they_are(small, fp8, tmp_path):
-    keys = [*fp8, "checkpoint.every=1", f"checkpoint.dir={tmp_path}", "parallel.pipeline=2", "schedule.bpipe=off"]
-    through = small.train(*keys)
-    arguments = ["--resume", f"{tmp_path}/step_00000002"]
-    resumed = trained(small.config, *keys, family=small.family, arguments=arguments)
-    assert resumed.steps[-1]["loss"] == through.steps[-1]["loss"]
-
-
 def test_a_value_that_is_not_finite_in_8_bits_stops_the_run_and_names_the_tensor(small, fp8):
     ended = run(small.config, *DIVERGES, *fp8, family=small.family)
     assert ended.code == 1 and re.search(rf"step \d+: {LOSS_IS}; weights are unchanged", ended.said[-1]), ended.said[-1]

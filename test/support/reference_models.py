@@ -134,7 +134,8 @@ def rotation_rates(model, width):
         keep = ((original * rates / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
         return keep * rates + (1 - keep) * rates / factor, 1.0
     if kind == "yarn":
-        ends = [width * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta)) for turns in (32, 1)]
+        betas = model.get("rope_beta_fast", 32.0), model.get("rope_beta_slow", 1.0)
+        ends = [width * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta)) for turns in betas]
         low, high = max(math.floor(ends[0]), 0), min(math.ceil(ends[1]), width - 1)
         slow = ((torch.arange(width // 2) - low) / (high - low)).clamp(0, 1)
         return slow * rates / factor + (1 - slow) * rates, model.get("rope_attention", 0.1 * math.log(factor) + 1)
