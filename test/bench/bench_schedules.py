@@ -15,6 +15,7 @@ processor time, so that other programs disturb them little. They are planned fro
 import argparse
 import contextlib
 import itertools
+import json
 import os
 import re
 import statistics
@@ -25,9 +26,9 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from observed_runs import PROGRAM, ask, train  # noqa: E402
 from trainer_runs import as_options  # noqa: E402
 
+PROGRAM = "./train_llama"
 MINUTES = float(os.environ.get("BENCH_MINUTES", "11"))
 MOST_ROUNDS = 7
 TIME, BUBBLE, APART = 0.05, 0.02, 0.03
@@ -93,6 +94,13 @@ def one_core():
         os.sched_setaffinity(0, allowed)
 
 
+def ask(path, *arguments):
+    ended = subprocess.run([PROGRAM, "-c", path, *arguments], capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        sys.exit(f"{' '.join(arguments)} failed:\n{ended.stderr}")
+    return ended.stdout
+
+
 def measure_profile(path, profile, stages):
     """Measures a new profile, only at the sizes that the runs use."""
     ask(path, "--profile", "--json", *as_options(f"hardware.profile={profile}", f"train.global_batch={stages}"))
@@ -101,14 +109,16 @@ def measure_profile(path, profile, stages):
 def plans(path, profile, stages):
     """Measures a new profile, and plans every schedule from it."""
     measure_profile(path, profile, stages)
-    return {name: ask(path, "--plan", "--json", *as_options(*keys(name))) for name in possible(stages)}
+    return {name: json.loads(ask(path, "--plan", "--json", *as_options(*keys(name)))) for name in possible(stages)}
 
 
 def measure(folder, path, name):
     """Medians over the steps of a run: milliseconds, bubble."""
     metrics = os.path.join(folder, "metrics.jsonl")
     Path(metrics).unlink(missing_ok=True)
-    steps = train(path, metrics, *keys(name))
+    ask(path, *as_options(f"log.metrics={metrics}", *keys(name)))
+    lines = map(json.loads, Path(metrics).read_text(encoding="utf-8").splitlines())
+    steps = [line for line in lines if line["type"] == "step"][1:]  # the first also touches new memory
     return statistics.median(step["step_ms"] for step in steps), statistics.median(step["bubble"] for step in steps)
 
 

@@ -257,16 +257,6 @@ int open(const char *path, int flags, int mode) {
 """
 
 
-@pytest.mark.parametrize("start", [1, 2, 5, 9])
-def test_a_disk_that_fails_to_read_checkpoints_is_not_taken_for_an_empty_one(small, saved, tmp_path, start):
-    library, before = preload(tmp_path / "unreadable.so", UNREADABLE), contents(saved)
-    environment = {"LD_PRELOAD": str(library), "FAIL_FROM": str(start)}
-    refused = small.run(saving(saved, 2), {"train.steps": 10}, resume_if_any=saved, environment=environment, code=1)
-    assert "manifest.json: cannot be read: Input/output error" in refused.stderr, refused.stderr
-    assert refused.steps == {} and contents(saved) == before
-    assert "step_00000008 after step 8" in small.run(resume_if_any=saved).stderr
-
-
 UNLISTED = """
 #include <dirent.h>
 // The folder FOLDER cannot be listed to its end.
@@ -279,12 +269,16 @@ struct dirent *readdir(DIR *stream) {
 """
 
 
-def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(small, saved, tmp_path):
-    library, before = preload(tmp_path / "unlisted.so", UNLISTED), contents(saved)
-    environment = {"LD_PRELOAD": str(library), "FOLDER": str(saved.resolve())}
-    refused = small.run(saving(saved, 2), resume_if_any=saved, environment=environment, code=1)
-    assert f"{saved}: cannot be read: Input/output error" in refused.stderr, refused.stderr
+@pytest.mark.parametrize("source, start", [(UNREADABLE, 1), (UNREADABLE, 2), (UNREADABLE, 5), (UNREADABLE, 9),
+                                           (UNLISTED, 0)], ids=["1", "2", "5", "9", "unlisted"])
+def test_a_folder_that_a_disk_fails_to_read_is_not_taken_for_an_empty_one(small, saved, tmp_path, source, start):
+    library, before = preload(tmp_path / "fails.so", source), contents(saved)
+    environment = {"LD_PRELOAD": str(library), "FAIL_FROM": str(start), "FOLDER": str(saved.resolve())}
+    refused = small.run(saving(saved, 2), {"train.steps": 10}, resume_if_any=saved, environment=environment, code=1)
+    where = "manifest.json" if source == UNREADABLE else saved
+    assert f"{where}: cannot be read: Input/output error" in refused.stderr, refused.stderr
     assert refused.steps == {} and contents(saved) == before
+    assert "step_00000008 after step 8" in small.run(resume_if_any=saved).stderr
 
 
 def test_what_cannot_be_read_is_kept_when_its_step_comes_again(small, tmp_path):

@@ -12,7 +12,6 @@ from trainer_runs import MODELS, Trainer, close, command, layout, saving, tensor
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
-MUON = "train.optimizer=muon"
 TINY = {family: {**model, "layers": 4} for family, model in MODELS.items()}
 EXPERTS = {**TINY["llama"], "experts": 8, "experts_per_token": 2, "expert_ffn": 24, "qk_norm": True}
 # Latent attention, a dense layer, shared experts and biased scores.

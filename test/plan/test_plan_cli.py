@@ -6,13 +6,13 @@ import os
 import pty
 import re
 import subprocess
+from pathlib import Path
 
-import observed_runs
 import pytest
 from plans import GIB, GPT, LLAMA, plan, report
 from trainer_runs import (
-    ROOT, as_options, built_with_mpi, command, environment, made_tokens, mpirun, mpirun_environment, patience, run,
-    trained, trainer, write_config, write_tokens,
+    ROOT, as_options, built_with_mpi, command, environment, made_tokens, metrics_of, mpirun, mpirun_environment,
+    patience, run, started, trained, trainer, write_config, write_tokens,
 )
 
 KEYS = {"schedules", "best", "model", "world", "microbatches", "config", "stages", "step_ms", "others", "step_ms_low",
@@ -491,23 +491,30 @@ def test_auto_does_what_the_verdict_says(config):
     assert told["stages"][3]["lent"] > 0 and told["stages"][0]["fits"] is True
 
 
+def observed(folder, config, *overrides):
+    """Returns the bytes that each rank (one per stage) has allocated, and the peak memory of its process."""
+    job = started(config, folder, *overrides, env=environment(OMP_NUM_THREADS="1"))
+    peaks = [int(re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[1]) for pid in job.ranks()]
+    job.stop()
+    stages = metrics_of(folder / "metrics.jsonl")[-1]["stages"]
+    return [stage["peak_bytes"] for stage in stages], [1024 * peak for peak in peaks]
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("bpipe, pairs", [("off", [[0], [1]]), ("on", [[0, 3], [1, 2]])])
-def test_a_process_takes_from_the_kernel_what_was_planned(tmp_path, monkeypatch, bpipe, pairs):
+def test_a_process_takes_from_the_kernel_what_was_planned(tmp_path, bpipe, pairs):
     """Compares the planned activations with the peak memory minus that of a run with few activations: within 3 %. Lent
     slots are shared memory, counted for the stage that writes them, so plans of a pair are summed."""
-    monkeypatch.setattr(observed_runs, "PROGRAM", trainer("llama"))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     model = "{family: llama, hidden: 64, layers: 4, heads: 2, ffn: 256, vocab: 100, seq_len: 512}"
     sections = {"parallel": f"{{pipeline: {sum(map(len, pairs))}}}", "schedule": f"{{micro_batch: 16, bpipe: {bpipe}}}",
                 "train": "{global_batch: 64, steps: 2}"}
     data = write_tokens(tmp_path / "many.bin", made_tokens(64 * 512 * 2 + 1, seed=1))
     config = write_config(tmp_path, model=model, data=f'{{train: "{data}"}}', **sections)
     small = ["model.seq_len=32", "schedule.micro_batch=1", "schedule.bpipe=off"]
-    base, processes = observed_runs.observed(tmp_path, str(config), *small)
+    base, processes = observed(tmp_path, config, *small)
     base = [process - held for process, held in zip(processes, base)]
     planned = [stage["peak_bytes"] for stage in plan(config)["stages"]]
-    held, processes = observed_runs.observed(tmp_path, str(config))
+    held, processes = observed(tmp_path, config)
     assert held == planned and min(planned) > 50 * 2**20
     for pair in pairs:
         taken = sum(processes[stage] - base[stage] for stage in pair)

@@ -223,13 +223,18 @@ static double more_each_time_(void *context) {
     return known_peak.peak_tflops * (1.0 + 0.5 * ++*times);
 }
 
+static MetricsSetup growing_peak(int *times) {
+    MetricsSetup peak = known_peak;
+    peak.measure = more_each_time_;
+    peak.context = times;
+    return peak;
+}
+
 // The first step runs at almost twice the peak. The first measurement returns 1.5 times the peak, which is too low to
 // explain it. The second returns twice the peak, and there is no third.
 TEST_BETWEEN(a_measured_peak_is_measured_again, desk_open, desk_close) {
     int times = 0;
-    MetricsSetup peak = known_peak;
-    peak.measure = more_each_time_;
-    peak.context = &times;
+    MetricsSetup peak = growing_peak(&times);
     StepFigures figures[] = {made_figures(1), made_figures(2), made_figures(3)};
     figures[0].seconds = figures[1].seconds = 0.1025; // MFU 199.8%
     record(&peak, FRESH, figures, 3);
@@ -241,9 +246,7 @@ TEST_BETWEEN(a_measured_peak_is_measured_again, desk_open, desk_close) {
 
 TEST_BETWEEN(a_peak_is_not_measured_without_end, desk_open, desk_close) {
     int times = 0;
-    MetricsSetup peak = known_peak;
-    peak.measure = more_each_time_;
-    peak.context = &times;
+    MetricsSetup peak = growing_peak(&times);
     StepFigures figures[20];
     for (int i = 0; i < 20; i++) figures[i] = made_figures(1), figures[i].seconds = 1e-3;
     record(&peak, FRESH, figures, 20);

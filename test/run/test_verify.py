@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from faults import build_flipper, flips
 from trainer_runs import (GPT, LLAMA, MODELS, ROOT, Trainer, layout, mpirun, mpirun_environment, saving,
-                          without_mpi)
+                          shared_library, without_mpi)
 
 pytestmark = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 
@@ -70,13 +69,34 @@ def test_a_resumed_run_is_verified_from_its_checkpoint_on_also_under_mpirun(tmp_
     assert ended.stdout.startswith("2 stages, no BPipe and 2 stages, BPipe: the same bits\n")
 
 
+FLIPPER = """
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+static long number(const char *name) { return getenv(name) ? atol(getenv(name)) : -1; }
+// Flips one bit of the FLIP_AT-th message of FLIP_BYTES bytes that rank FLIP_RANK sends: in a copy, as a card would.
+int MPI_Isend(const void *from, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request) {
+    static long seen;
+    if (count == number("FLIP_BYTES") && number("OMPI_COMM_WORLD_RANK") == number("FLIP_RANK") &&
+        seen++ == number("FLIP_AT")) {
+        char *copy = malloc(count);
+        memcpy(copy, from, count);
+        copy[count / 2] ^= 4;
+        from = copy;
+    }
+    return PMPI_Isend(from, count, type, to, tag, comm, request);
+}
+"""
+
+
 @pytest.mark.thorough
 def test_a_flipped_bit_is_found_and_its_first_effect_named(tmp_path):
     """The bit belongs to a gradient between stages in step 2. The step's loss is still correct; the gradients of the
     stages below are wrong."""
     trainer = Trainer(tmp_path, LLAMA)
-    flipper = build_flipper(tmp_path)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **flips(flipper, rank=3, size=MESSAGE, at=8 + 2)}
+    flips = {"LD_PRELOAD": str(shared_library(tmp_path / "flipper.so", FLIPPER, compiler="mpicc")), "FLIP_RANK": "3",
+             "FLIP_BYTES": str(MESSAGE), "FLIP_AT": str(8 + 2)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **flips}
     ended = verify(trainer, layout(p=4, bpipe=True), environment=environment, steps=3)
     assert ended.returncode == 1
     assert "verified" not in ended.stdout

@@ -59,20 +59,14 @@ static int opened(int folder, const char *name, int flags, mode_t mode) {
     end();
     return file;
 }
-int open(const char *name, int flags, ...) {
-    va_list more;
-    va_start(more, flags);
-    mode_t mode = va_arg(more, mode_t);
-    va_end(more);
-    return opened(AT_FDCWD, name, flags, mode);
-}
-int openat(int folder, const char *name, int flags, ...) {
-    va_list more;
-    va_start(more, flags);
-    mode_t mode = va_arg(more, mode_t);
-    va_end(more);
+#define OPENED(folder)                                \
+    va_list more;                                     \
+    va_start(more, flags);                            \
+    mode_t mode = va_arg(more, mode_t);               \
+    va_end(more);                                     \
     return opened(folder, name, flags, mode);
-}
+int open(const char *name, int flags, ...) { OPENED(AT_FDCWD) }
+int openat(int folder, const char *name, int flags, ...) { OPENED(folder) }
 static int noted(long status, const char *what, const char *a, const char *b) {
     if (status == 0) note(what, a, b);
     end();
