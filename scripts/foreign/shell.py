@@ -5,29 +5,32 @@ A value that the script does not set (a variable of the environment, the output 
 name, unknown(), so that errors can name it. A test takes an unknown value as empty, like an unset variable."""
 
 import contextlib
-import fnmatch
 import itertools
 import re
 from collections import namedtuple
 
 from run_files import Failure
 
+from .arithmetic import SETS, Arithmetic
+
 BEGIN, END = "\ue000", "\ue001"  # around the name of an unknown value
-SIGNS = {"n": "\n", "t": "\t"}  # after a backslash in $'...'
 ESCAPED = {"$": "\ue002", "`": "\ue003"}  # escaped characters, which begin no expansion
+KEPT = "\ue004"  # in a word with quotes, which stays if it is empty
 DEEPEST, MOST_STEPS, MOST_ROUNDS, MOST_WORDS = 20, 20000, 64, 1000
 CLOSERS = ("then", "elif", "else", "fi", "do", "done", "esac", "}")
 INDEX = r"(?:[^][]|\[[^]]*\])*"  # of an array
 ASSIGNS = re.compile(rf"([A-Za-z_]\w*)(?:\[({INDEX})\])?(\+?)=")
-ARITHMETIC = re.compile(r"[\d\s+\-*/%()<>=!&|?:,]*")
-HUGE = re.compile(r"(\*\*|<<)(?!\s*\d{1,2}(?!\d))")  # a power or shift whose result could be huge
-QUOTED = re.compile(r"""\$'|\\[*?\[]|(["'])[^"']*[*?\[].*\1""")  # characters of a pattern that are none there
 OFFSETS = re.compile(r":\s*(-?\d+)(?::\s*(-?\d+))?")  # of ${X:0:3}
-PARTED = re.compile(r"((?:\\.|[^\\/])*)/?(.*)", re.DOTALL)  # a/b of ${X/a/b}
+GLOB = re.compile(r"\\(.)|\[([!^]?)(\]?(?:\[:\w+:\]|[^]])*)\]|(.)", re.DOTALL)
+CLASS = re.compile(r"\[:(\w+):\]|[\\[]")
+CLASSES = {"alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "upper": "A-Z", "lower": "a-z", "space": r"\s",
+           "blank": r" \t", "xdigit": "0-9a-fA-F", "punct": r"!-/:-@\[-`{-~", "graph": "!-~", "print": " -~"}
+COMPARES = ("=", "==", "!=")
+CONTROL = re.compile(r"\\(?:[abfnrtv\\'\"]|x[0-9a-fA-F]{2}|[0-7]{1,3})")  # in $'...'
 MARK = re.compile(f"{BEGIN}([^{END}]*){END}")
-BRACES = re.compile(r"\{(?:(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.-?(\d{1,9}))?|([^{}\s$]*,[^{}\s$]*))\}")
+BRACES = re.compile(r"\{(?:(-?\d{1,9}|[a-zA-Z])\.\.(-?\d{1,9}|[a-zA-Z])(?:\.\.-?(\d{1,9}))?|([^{}\s$]*,[^{}\s$]*))\}")
 SHELLS = ("bash", "sh", "zsh")
-SILENT = ("cd", "mkdir", "rm", "pip", "kill", "true", ":", "wait", "trap")
+SILENT = ("cd", "mkdir", "rm", "pip", "kill", "true", ":", "wait", "trap", "shopt", "ulimit", "umask", "alias")
 WRITING = (">", ">>", "&>", "&>>", ">&")
 PRINTING = ("echo", "printf", "cat", "tee", "sed", "ls", "pwd", "expr", "bc")
 
@@ -62,19 +65,55 @@ def joined(value):
     return " ".join(value) if isinstance(value, list) else value
 
 
+def globbed(text):
+    """Returns a pattern of file names as a regular expression."""
+
+    def part(found):
+        escaped, negative, inside, other = found.groups()
+        if inside is not None:
+            listed = CLASS.sub(lambda each: CLASSES.get(each[1], "") if each[1] else "\\" + each[0], inside)
+            return f"[{negative and '^'}{listed}]"
+        return re.escape(escaped) if escaped else {"*": ".*", "?": "."}.get(other, re.escape(other))
+
+    return GLOB.sub(part, text)
+
+
+def matches(pattern, text):
+    try:
+        return re.fullmatch(pattern, text, re.DOTALL) is not None
+    except re.error:
+        return False
+
+
+def place_of(key):
+    """Returns what bash's order of an array's keys grows with: the number, or the bucket of a hash table (FNV-1)."""
+    if isinstance(key, int):
+        return key
+    found = 2166136261
+    for byte in key.encode(errors="replace"):
+        found = found * 16777619 % (1 << 32) ^ byte
+    return found % 1024
+
+
 def braced(word):
     """Yields the words of a word with {a,b} or {1..9..2} outside of quotes."""
     for at, (kind, text) in enumerate(word):
         for found in BRACES.finditer(text) if kind == "plain" else ():
             begin, end, step, listed = found.groups()
             before, after = text[: found.start()], text[found.end() :]
-            if before.endswith("$") or before.count("{") > before.count("}"):
-                continue  # ${...}, or inside of it
+            if before.endswith("$") or any(before.count(a) > before.count(b) for a, b in ("{}", "()")):
+                continue  # ${...}, or inside of it or of $(...)
             if listed is None:
-                way = 1 if int(begin) <= int(end) else -1
-                numbers = range(int(begin), int(end) + way, way * max(int(step or 1), 1))
-                padded = any(re.match("-?0.", each) for each in (begin, end))
-                parts = numbers if not padded else [str(each).zfill(max(len(begin), len(end))) for each in numbers]
+                letters = begin.isalpha()
+                if letters != end.isalpha():
+                    continue
+                first, last = (ord(each) if letters else int(each) for each in (begin, end))
+                way = 1 if first <= last else -1
+                parts = range(first, last + way, way * max(int(step or 1), 1))
+                if letters:
+                    parts = [chr(each) for each in parts]
+                elif any(re.match("-?0.", each) for each in (begin, end)):
+                    parts = [str(each).zfill(max(len(begin), len(end))) for each in parts]
             else:
                 parts = listed.split(",")
             if len(parts) < MOST_WORDS:
@@ -86,11 +125,11 @@ def braced(word):
 
 class Scanner:
     """Splits a script into words and operators. A word is a list of pieces (kind, text), kind being plain, single or
-    double (quoted), or an array's list of words."""
+    double (quoted), the group of a pattern such as @(a|b), or an array's list of words."""
 
     BLANK = re.compile(r"(?:[ \t\r]|\\\n|#[^\n]*|[01]?(?=[<>])|\d+(?=<))*")  # includes the number in 2> or 0<
-    OPERATOR = re.compile(r";;|&&|\|\||\|&|<<<|&>>?|<&|\d*(?:>>|>&|>)|[|;&()<]")
-    DOLLAR = re.compile(r"\$(\w+|[@*#?$!-])?")
+    OPERATOR = re.compile(r";;&?|;&|&&|\|\||\|&|<<<|&>>?|<&|\d*(?:>>|>&|>)|[|;&()<]")
+    DOLLAR = re.compile(r"\$(\d|[A-Za-z_]\w*|[@*#?$!-])?")
 
     def __init__(self, text, at=0):
         self.text, self.at = text, at
@@ -161,20 +200,26 @@ class Scanner:
     def expression(self):
         """Reads an expression that begins with $; returns commands in backticks as $(...)."""
         if self.sees("`"):
-            return f"$({self.skip('`[^`]*`?').strip('`')})"
+            inside = self.skip(r"`(?:\\[\s\S]|[^`\\])*`?")[1:].removesuffix("`")
+            return "$(" + re.sub(r"\\([`$\\])", r"\1", inside) + ")"
+        if self.sees("$["):  # an older $((...))
+            self.step()
+            return "$((" + self.balanced("[", "]")[1:-1] + "))"
         if self.sees("$("):
             return self.step() + self.balanced("(", ")")
         return self.balanced("${", "}") if self.sees("${") else self.skip(self.DOLLAR)
 
-    def word(self):
+    def word(self, ends=" \t\r\n;|&<>()"):
         pieces, plain = [], ""
-        while self.at < len(self.text) and not self.sees(*" \t\r\n;|&<>)"):
+        while self.at < len(self.text):
             quoted = None
-            if self.sees("("):
-                if not (ASSIGNS.fullmatch(plain) or plain[-1:] in "@?*+!" and plain != ""):
-                    break
+            if self.sees("(") and plain.endswith(("@", "?", "*", "+", "!")):
+                quoted = ("group", self.balanced("(", ")")[1:-1])
+            elif self.sees("(") and ASSIGNS.fullmatch(plain):
                 self.step()
                 quoted = ("array", self.array())
+            elif self.sees(*ends):
+                break
             elif self.sees("\\"):
                 quoted = None if self.sees("\\\n") else ("single", self.text[self.at + 1 : self.at + 2])
                 self.step(2)
@@ -184,7 +229,7 @@ class Scanner:
                 quoted = ("double", self.double())
             elif self.sees("$'"):
                 text = self.skip(r"\$'(?:[^'\\]|\\.)*'?")[2:].removesuffix("'")
-                quoted = ("single", re.sub(r"\\(.)", lambda found: SIGNS.get(found[1], found[1]), text))
+                quoted = ("single", CONTROL.sub(lambda found: found[0].encode().decode("unicode_escape"), text))
             elif self.sees('$"'):
                 self.step()
             elif self.sees("$", "`"):
@@ -226,13 +271,15 @@ class Scanner:
 
 
 Node = namedtuple("Node", "act line parts")  # act: the method of Script that runs it
-Block = namedtuple("Block", "nodes sets")  # sets: the names that its commands assign
+# names: "X=" of each variable that its commands assign, and every other word, which may be a function or a program.
+Block = namedtuple("Block", "nodes names")
 
 
 class Parser:
     """Makes a syntax tree from tokens. Skips invalid syntax."""
 
     REDIRECTS = re.compile(r"\d*>[>&]?|&>>?|<&?|<<<")
+    ENDS = (";;", ";&", ";;&")  # of a clause of `case`
 
     def __init__(self, text):
         self.all, self.at = list(Scanner(text).tokens()), 0
@@ -266,20 +313,20 @@ class Parser:
             if found == word:
                 return
 
-    def sets(self, begin):
+    def names(self, begin):
         words = (value for kind, value, _ in self.all[begin : self.at] if kind == "word")
-        heads = (word[0][1] for word in words if word and word[0][0] == "plain")
-        return sorted({re.match(r"\w+", head)[0] for head in heads if ASSIGNS.match(head)})
+        texts = ("".join(text for _, text in word if isinstance(text, str)) for word in words)
+        return {re.match(r"\w+", text)[0] + "=" if ASSIGNS.match(text) else text for text in texts}
 
     def block(self, end=None):
         """Reads commands until a word or an operator that closes the block, and takes the word `end`."""
         nodes, begin = [], self.at
-        while self.peek()[0] != "end" and self.word() not in CLOSERS and not self.operator(";;", ")"):
+        while self.peek()[0] != "end" and self.word() not in CLOSERS and not self.operator(*self.ENDS, ")"):
             if self.peek()[0] == "newline" or self.operator(";", "&", "&&", "||", "|", "|&"):
                 self.next()
             else:
                 nodes.append(self.chain())
-        block = Block(nodes, self.sets(begin))
+        block = Block(nodes, self.names(begin))
         if end:
             self.take(end)
         return block
@@ -293,7 +340,7 @@ class Parser:
                 self.next()
                 self.newlines()
                 pipe.append(self.command())
-            parts.append((joint, Block(pipe, self.sets(begin))))
+            parts.append((joint, Block(pipe, self.names(begin))))
             if not self.operator("&&", "||"):
                 return Node("chain", line, (parts, self.operator("&")))
             joint = self.next()[1]
@@ -309,7 +356,7 @@ class Parser:
                 "select": self.loop, "case": self.choice, "[[": self.test}.get(word)
         if read is not None:
             self.next()
-            node = Node(read.__name__, line, read(word))
+            node = Node("selected" if word == "select" else read.__name__, line, read(word))
         elif word == "{" or self.operator("("):
             self.next()
             node = Node("group" if word else "subshell", line, self.block("}" if word else None))
@@ -383,7 +430,7 @@ class Parser:
         subject, clauses = self.next()[1] if self.peek()[0] == "word" else [], []
         self.take("in")
         while self.peek()[0] != "end" and self.word() != "esac":
-            if self.peek()[0] == "newline" or self.operator(";;", "("):
+            if self.peek()[0] == "newline" or self.operator("("):
                 self.next()
                 continue
             patterns = []
@@ -391,7 +438,7 @@ class Parser:
                 kind, value, _ = self.next()
                 patterns += [value] if kind == "word" else []
             self.next()
-            clauses.append((patterns, self.block()))
+            clauses.append((patterns, self.block(), self.next()[1] if self.operator(*self.ENDS) else ""))
         self.take("esac")
         return subject, clauses
 
@@ -421,8 +468,9 @@ class Script:
     """commands: lists of words, in the order in which they would run. An array's value is a dict."""
 
     def __init__(self, given=(), read=lambda name: None, arguments=()):
-        self.given = {"IFS": " ", **dict(given)}  # values from the user for variables that the script does not set
+        self.given = {"IFS": " \t\n", **dict(given)}  # values from the user for variables that the script does not set
         self.variables, self.exported, self.functions = {}, set(), {}
+        self.kinds = {}  # of declared variables: {name: "A", "i" or the like}
         self.frames = []  # per function call: {local variable: its value outside}
         self.arguments = list(arguments)
         self.read = read  # returns the text of a file that the script names, or None
@@ -432,6 +480,8 @@ class Script:
         self.depth = self.steps = self.line = self.ended = 0  # ended: line of the `exit` that ended the script
         self.missing, self.asked = 0, False  # highest missing argument ($3: 3); $# was read without any arguments
         self.told = False  # the script itself sets its arguments
+        self.held = self.inner = True  # whether the last command and the last $(...) succeeded
+        self.sourced = False  # `source` reads this text
         self.doubt, self.guess = "", False  # unknown value that the last condition used; whether there is one
         self.uncertain = 0  # enclosing conditions that used unknown values
         self.printed = self.piped = None  # output of commands, if captured; input from a pipe
@@ -489,16 +539,16 @@ class Script:
             return self.unsaid(whole, testing) if unsaid else str(len(items))
         if unknown_in(rest) or every and found is None and not rest and not testing:
             return [unknown(whole)]
-        if every:
+        if every and found is not None:
             found = list(items.values())
             if cut := OFFSETS.fullmatch(rest):
                 begin = int(cut[1]) - (name in "@*" and int(cut[1]) > 0)
                 found, rest = found[begin:][: int(cut[2]) if cut[2] else None], ""
             elif rest and not rest.startswith((":", "-", "+", "=", "?")):
                 found, rest = [self.edited(item, rest, inside, testing) for item in found], ""
-            found = (self.value("IFS")[:1] or " ").join(found) if "*" in (index or name) else found
+            found = self.value("IFS")[:1].join(found) if "*" in (index or name) else found
         elif index is not None:
-            found = items.get(self.key_of(items, index, testing))
+            found = items.get(self.key_of(name, items, index, testing), "" if isinstance(found, dict) and not rest else None)
         elif isinstance(found, dict):
             found = next(iter(found.values()), "")
         if sign:
@@ -509,10 +559,10 @@ class Script:
             return self.unsaid("$" + name if index is None else whole, testing)
         return found if isinstance(found, list) else self.edited(found, rest, inside, testing)
 
-    def key_of(self, items, index, testing=False):
+    def key_of(self, name, items, index, testing=False):
         """Returns the key of an array's item: a number, or in an associative array a text."""
         text = self.text(index.strip("\"'"), testing)
-        if text in items or any(isinstance(key, str) for key in items):
+        if "A" in self.kinds.get(name, "") or text in items or any(isinstance(key, str) for key in items):
             return text
         at = self.arithmetic(index, testing)
         known = int(at) if re.fullmatch(r"-?\d{1,6}", at) else text
@@ -538,56 +588,77 @@ class Script:
         if unknown_in(text):
             return text
         if cut := re.fullmatch(OFFSETS, rest):
-            return text[int(cut[1]) :][: None if cut[2] is None else int(cut[2])]
-        parts = re.fullmatch(r"(##?|%%?|//?(?![#%]))(.*)", rest, re.DOTALL)
-        sign, pattern = parts.groups() if parts else ("", "")
-        old, new = PARTED.fullmatch(pattern).groups() if sign[:1] == "/" else (pattern, "")
-        pattern, new = (self.text(re.sub(r"[\"']|\\([^$`])", r"\1", each), testing) for each in (old, new))
-        if QUOTED.search(rest) or unknown_in(pattern):
+            return text[int(cut[1]) :][: None if cut[2] is None else int(cut[2])] if int(cut[1]) >= -len(text) else ""
+        begin = re.match("##?|%%?|/[/#%]?", rest)
+        sign = begin[0] if begin else ""
+        scanner = Scanner(rest, len(sign))
+        old = scanner.word("/" if sign[:1] == "/" else "")
+        new = self.whole(Scanner(rest, scanner.at + 1).word(""), testing)
+        pattern = self.pattern(old, testing)
+        replaced = [kind for kind, _ in old] if sign[:1] == "/" else []
+        # A group may match less here than in bash, and an empty pattern is none of a place.
+        if not sign or unknown_in(pattern) or len(text) > 4095 or "group" in replaced or replaced and not pattern:
             return unknown("${" + inside + "}")
-        if sign[:1] in ("#", "%") and len(text) < 4096:
+        if not replaced:
             ends = [(text[:i], text[i:]) if sign[0] == "#" else (text[i:], text[:i]) for i in range(len(text) + 1)]
-            rests = [rest for end, rest in ends if fnmatch.fnmatchcase(end, pattern)]
-            return (min if len(sign) == 2 else max)(rests, key=len, default=text)
-        if sign[:1] == "/" and pattern and not re.search(r"[*?\[]", pattern):
-            return text.replace(pattern, new, -1 if sign == "//" else 1)
-        return unknown("${" + inside + "}")
+            rests = [rest for end, rest in ends if matches(pattern, end)]
+            return text if sign[0] == "/" else (min if len(sign) == 2 else max)(rests, key=len, default=text)
+        pattern = {"/#": rf"\A(?:{pattern})", "/%": rf"(?:{pattern})\Z"}.get(sign, pattern)
+        return re.sub(pattern, lambda found: new if found[0] else "", text, int(sign != "//"), re.DOTALL)
+
+    def pattern(self, word, testing=False, regex=False):
+        """Returns a word as a regular expression: of a pattern, or (regex) of one after =~. Quoted parts stand for
+        themselves."""
+        found = ""
+        for at, (kind, text) in enumerate(word):
+            if kind == "group" and not regex:
+                sign, scanner, parts = word[at - 1][1][-1], Scanner(text), []
+                if sign == "!":
+                    self.unread(self.line, "!(...)")
+                while scanner.at < len(text) or not parts:
+                    parts.append(self.pattern(scanner.word("|"), testing))
+                    scanner.step()
+                found += f"(?:{'|'.join(parts)}){sign.strip('@')}"
+                continue
+            if word[at + 1 : at + 2] and word[at + 1][0] == "group" and not regex:
+                text = text[:-1]  # the group's sign
+            said = unescaped(text if kind == "single" else self.text(text, testing))
+            if kind in ("single", "double"):
+                found += re.escape(said)
+            elif regex:
+                found += CLASS.sub(lambda each: CLASSES.get(each[1], "") if each[1] else each[0],
+                                   f"({said})" if kind == "group" else said)
+            else:
+                found += globbed(said)
+        return found
 
     def arithmetic(self, text, testing=False):
-        """Returns the value of an expression as a text of digits, or a mark."""
-        said = self.text(text, testing).strip() or "0"
-        if not unknown_in(said):
-            said = re.sub(r"(?<!\w)[A-Za-z_]\w*", lambda found: f"({self.value(found[0], testing) or 0})", said)
-        if name := unknown_in(said):
-            return unknown(name)
-        if not ARITHMETIC.fullmatch(said) or len(said) > 400 or HUGE.search(said) or said.count("**") > 1:
-            return unknown("$((" + readable(text).strip() + "))")
-        said = re.sub(r"!(?!=)", " not ", said.replace("&&", " and ").replace("||", " or "))
-        if choice := re.fullmatch(r"([^?]*)\?([^:?]*):([^:?]*)", said):
-            said = f"({choice[2]}) if ({choice[1]}) else ({choice[3]})"
+        """Runs an expression with its assignments. Returns its value as a text of digits, or a mark."""
+        said = self.text(text, testing)
+        name = unknown_in(said)
         try:
-            # Only digits and operators are left.
-            return str(int(eval(re.sub(r"(?<!/)/(?!/)", "//", said), {"__builtins__": {}})))  # noqa: S307
-        except (SyntaxError, TypeError, ValueError, ArithmeticError, MemoryError, RecursionError):
-            return unknown("$((" + readable(text).strip() + "))")
+            if name is None and len(said) < 4096:
+                return str(Arithmetic(said, lambda name: self.number(name, testing), self.put_number).result())
+        except LookupError as error:
+            name = error.args[0]
+        except (ValueError, ArithmeticError, RecursionError):
+            pass
+        mark = unknown(name or "$((" + readable(text).strip() + "))")
+        for found in SETS.finditer(said):
+            self.put(found[1] or found[2], mark)
+        return mark
 
-    def calculate(self, text, testing=False):
-        """Runs ((...)) or let, with its assignments. Returns the last value."""
-        said = "0"
-        for part in re.split(r",(?![^(]*\))", text):
-            steps = re.fullmatch(r"\s*(\+\+|--)?\s*([A-Za-z_]\w*)\s*(\+\+|--)?\s*", part)
-            sets = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)(.*)", part, re.DOTALL)
-            if steps and (steps[1] or steps[3]):
-                before = self.arithmetic(steps[2])
-                after = self.arithmetic(f"{steps[2]} {(steps[1] or steps[3])[0]} 1")
-                self.put(steps[2], after)
-                said = after if steps[1] else before
-            elif sets:
-                said = self.arithmetic(f"{sets[1]} {sets[2]} ({sets[3]})" if sets[2] else sets[3])
-                self.put(sets[1], said)
-            else:
-                said = self.arithmetic(part, testing)
-        return said
+    def number(self, name, testing):
+        """Returns the number of a variable, whose text may be an expression. Raises LookupError if it is unknown."""
+        said = self.text("${" + name + "}", testing)
+        if (unsaid := unknown_in(said)) is not None:
+            raise LookupError(unsaid)
+        if re.fullmatch("-?[1-9][0-9]{0,17}|0?", said):
+            return int(said or 0)
+        return Arithmetic(said, lambda name: self.number(name, testing), self.put_number).result()
+
+    def put_number(self, name, number):
+        self.assign([("plain", f"{name}={number}")])
 
     def pieces(self, text, testing):
         """Yields the parts of a text: plain text and expanded $-expressions in turn, beginning with plain text."""
@@ -600,20 +671,20 @@ class Script:
             said = scanner.expression()
             at = scanner.at
             if said.startswith("$(("):
-                yield self.calculate(said[3:-2], testing)
+                yield self.arithmetic(said[3:-2], testing)
             elif said.startswith("$("):
                 yield self.output(said[2:-1], testing)
             elif said.startswith("${"):
                 yield self.braces(said[2:-1], testing)
             elif said in ("$@", "$*"):
-                yield list(self.arguments) if said == "$@" else " ".join(self.arguments)
+                yield list(self.arguments) if said == "$@" else self.value("IFS")[:1].join(self.arguments)
             elif said == "$#":
                 self.asked = self.asked or not (self.arguments or self.frames or self.told)
                 yield str(len(self.arguments))
             elif len(said) > 1 and said[1] not in "?$!-0":
                 yield self.value(said[1:], testing)
             else:
-                yield {"$": "$", "$?": "0", "$0": "script"}.get(said) or unknown(said)
+                yield said if said == "$" else "0" if said == "$?" and self.held else self.unsaid(said, testing)
         yield text[at:]
 
     def output(self, command, testing):
@@ -622,6 +693,7 @@ class Script:
             with self.apart(), contextlib.suppress(Returned, Broke):
                 self.run(command)
             guess = self.guess or self.ends  # ends: an `exit` or a loop was not followed
+            self.inner = bool(guess) or self.held
             said = "".join(self.printed).rstrip("\n")
         if guess:
             return self.unsaid("$(" + " ".join(readable(command).split())[:60] + ")", testing)
@@ -649,28 +721,47 @@ class Script:
         return found
 
     def expand_word(self, word, testing=False):
-        fields, stays = [""], False  # stays: keeps the last field even if it is empty
+        fields = [""]
         for kind, text in word:
             if kind == "single":
-                fields[-1] += text
-                stays = True
+                fields[-1] += KEPT + text
+            elif kind == "group":
+                fields[-1] += f"({text})"
             elif kind == "double":
                 parts = list(self.pieces(text, testing))
-                lists = [each for each in parts if isinstance(each, list)]
-                if lists and not any(each for each in parts if isinstance(each, str)):
-                    for each in filter(None, lists):
-                        fields[-1] += each[0]
-                        fields += each[1:]
-                        stays = True
-                else:
-                    fields[-1] += "".join(joined(each) for each in parts)
-                    stays = True
+                fields[-1] += "" if any(isinstance(each, list) for each in parts) else KEPT
+                for each in parts:
+                    listed = [KEPT + item for item in each] if isinstance(each, list) else [each]
+                    fields[-1:] = [fields[-1] + "".join(listed[:1]), *listed[1:]]
             elif kind == "plain":
                 for number, each in enumerate(self.pieces(text, testing)):
-                    split = joined(each).split() if number % 2 else [each]  # plain text is not split
-                    fields[-1] += split[0] if split else ""
-                    fields += split[1:]
-        return [unescaped(each) for each in fields if stays or each != ""]
+                    split = self.split(each) if number % 2 else [each]  # plain text is not split
+                    fields[-1:] = [fields[-1] + split[0], *split[1:]]
+        return [unescaped(each.replace(KEPT, "")) for each in fields if each != ""]
+
+    def whole(self, word, testing=False):
+        """Returns the text of a word that is not split."""
+        pieces = [("double" if kind == "plain" else kind, text) for kind, text in word]
+        return " ".join(self.expand_word(pieces, testing))
+
+    def between(self):
+        """Returns a regular expression of what separates fields, and the blanks in IFS."""
+        signs = self.value("IFS")
+        blanks, others = ("".join(each for each in signs if (each in " \t\n") == kind) for kind in (True, False))
+        blank, other = (f"[{re.escape(each)}]" if each else r"[^\s\S]" for each in (blanks, others))
+        return f"{blank}*{other}{blank}*|{blank}+", blanks
+
+    def split(self, value):
+        """Returns the fields of an expanded value. Blanks at its ends give empty fields there."""
+        between, blanks = self.between()
+        fields = []
+        for each in value if isinstance(value, list) else [value]:
+            if set(self.value("IFS")) <= set(blanks):
+                fields += re.split(between, each)
+            else:  # between two commas is an empty field
+                *most, last = re.split(between, each.lstrip(blanks))
+                fields += [*(field or KEPT for field in most), last]
+        return fields or [""]
 
     # ---- running
 
@@ -727,11 +818,17 @@ class Script:
             self.doubt, self.guess = kept[0] or doubt, kept[1] or guess
         return result, doubt, guess
 
-    def note(self, what, sets):
-        """Adds a note that lists variables whose assignment is uncertain."""
-        text = f"{what} and sets {', '.join(sets)}"
-        if sets and text not in self.notes:
+    def note(self, what, *blocks):
+        """Adds a note that lists what uncertain commands do: variables that they set, programs that they start. Returns
+        whether they set any."""
+        names = sorted(set().union(*(block.names for block in blocks if block)))
+        sets = [name[:-1] for name in names if name.endswith("=")]
+        starts = [name.rpartition("/")[2] for name in names if name.endswith(".py") or name in self.functions]
+        does = [f"{verb} {', '.join(each)}" for verb, each in (("sets", sets), ("starts", starts)) if each]
+        text = f"{what} and {' and '.join(does)}"
+        if does and text not in self.notes:
             self.notes.append(text)
+        return sets != []
 
     def do(self, node):
         """Runs a command. Returns whether it succeeds."""
@@ -749,7 +846,7 @@ class Script:
             self.functions[parts[0]] = parts[1]
             return True
         if act == "truthful":
-            said = self.calculate(parts, True)
+            said = self.arithmetic(parts, True)
             return not unknown_in(said) and said != "0"
         return getattr(self, act)(node.line, *parts)
 
@@ -757,7 +854,7 @@ class Script:
         """Runs the commands of a block. Returns whether the last one succeeds."""
         holds = True
         for node in block.nodes:
-            holds = self.do(node)
+            holds = self.held = self.do(node)
         return holds
 
     def chain(self, line, parts, background):
@@ -765,10 +862,11 @@ class Script:
             holds, doubt, guess = True, "", False
             for joint, pipe in parts:
                 if doubt:
-                    self.note(f"line {line} depends on {doubt}, is read as {str(holds).lower()},", pipe.sets)
+                    self.note(f"line {line} depends on {doubt}, is read as {str(holds).lower()},", pipe)
                 if joint == "" or holds == (joint == "&&"):
                     with self.guessing(guess):
                         holds, more, unsure = self.judge(self.pipe, pipe)
+                    self.held = holds
                     doubt, guess = doubt or more, guess or unsure
             return holds
         return True
@@ -791,7 +889,8 @@ class Script:
             holds, doubt, guess = self.judge(self.all, condition)
             unsure = unsure or guess
             if doubt:
-                self.note(f"line {line} depends on {doubt}, is read as {str(holds).lower()},", body.sets)
+                bodies = [each for _, _, each in clauses]
+                self.note(f"line {line} depends on {doubt}, is read as {str(holds).lower()},", *bodies, other)
             if holds:
                 other = body
                 break
@@ -813,12 +912,12 @@ class Script:
         for _ in range(MOST_ROUNDS):
             holds, doubt, guess = self.judge(self.all, condition)
             if doubt or (guess and holds == wanted):
-                self.note(f"the loop of line {line} is not followed", body.sets)
-                self.ends += [] if body.sets else [f"the loop of line {line}"]
+                if not self.note(f"the loop of line {line} is not followed", body):
+                    self.ends.append(f"the loop of line {line}")
                 return True
             if holds != wanted or not self.round(body):
                 return True
-        self.note(f"the loop of line {line} is followed {MOST_ROUNDS} times", body.sets)
+        self.note(f"the loop of line {line} is followed {MOST_ROUNDS} times", body)
         return True
 
     def loop(self, line, name, words, body):
@@ -826,7 +925,7 @@ class Script:
             return self.counted(line, words, body)
         values = list(self.arguments) if words is None else self.expand(words)
         if len(values) > MOST_ROUNDS:
-            self.note(f"the loop of line {line} is followed {MOST_ROUNDS} times", body.sets)
+            self.note(f"the loop of line {line} is followed {MOST_ROUNDS} times", body)
         for value in values[:MOST_ROUNDS]:
             self.put(name, value)
             if not self.round(body):
@@ -835,32 +934,46 @@ class Script:
 
     def counted(self, line, text, body):
         begin, goes_on, step = [*text.split(";"), "", ""][:3]
-        self.calculate(begin or "0")
+        self.arithmetic(begin or "0")
         for _ in range(MOST_ROUNDS):
-            said = self.calculate(goes_on if goes_on.strip() else "1")
+            said = self.arithmetic(goes_on if goes_on.strip() else "1")
             if said == "0":
                 return True
             if unknown_in(said) or not self.round(body):
                 break
-            self.calculate(step or "0")
-        self.note(f"the loop of line {line} is not followed to its end", body.sets)
+            self.arithmetic(step or "0")
+        self.note(f"the loop of line {line} is not followed to its end", body)
         return True
 
     def choice(self, line, subject, clauses):
         said, doubt, guess = self.judge(lambda: self.without_unknown(" ".join(self.expand([subject], True))))
-        for patterns, body in clauses:
-            if any(fnmatch.fnmatchcase(said, each) for each in self.expand(patterns, True)):
+        falls = False
+        for patterns, body, end in clauses:
+            if falls or any(matches(self.pattern(each, True), said) for each in patterns):
                 with self.guessing(guess):
                     self.all(body)
-                break
+                if end in (";;", ""):
+                    break
+                falls = end == ";&"
         if doubt:
-            sets = sorted({name for _, body in clauses for name in body.sets})
-            self.note(f"line {line} depends on {doubt}, is read as empty,", sets)
+            self.note(f"line {line} depends on {doubt}, is read as empty,", *(body for _, body, _ in clauses))
         return True
 
+    def selected(self, line, *_):
+        self.unread(line, "select")
+
+    def unread(self, line, what):
+        raise Failure(f"line {line}: {what} is not read; give the flags themselves")
+
     def test(self, _, *tokens):
-        return self.truth([" ".join(self.expand_word(value, True)) if kind == "word" else value
-                           for kind, value, _ in tokens if kind in ("word", "operator")], True)
+        words, regex = [], False
+        for kind, value, _ in tokens:
+            if kind == "word" and (regex or words[-1:] and words[-1] in COMPARES):
+                words.append(self.pattern(value, True, regex))
+            elif kind in ("word", "operator"):
+                words.append(self.whole(value, True) if kind == "word" else value)
+            regex = words[-1:] == ["=~"] or regex and words[-1] not in ("&&", "||")
+        return self.truth(words, True)
 
     def truth(self, words, whole=False):
         """Evaluates the words of [ ... ] or (whole) of [[ ... ]], which compares arithmetic expressions."""
@@ -884,20 +997,20 @@ class Script:
         if len(words) == 2 and words[0] in ("-z", "-n"):
             return (words[1] == "") == (words[0] == "-z")
         if len(words) == 2 and words[0] == "-v":
-            return self.lookup(words[1]) is not None
+            return self.text("${" + words[1] + "+set}", True) == "set"
         if len(words) == 2 and words[0].startswith("-"):
             self.depend(f"the file {words[1]}")
             return words[0] in ("-f", "-e", "-s") and words[1] in self.files
-        if len(words) < 2:
-            return words != [] and words[0] not in ("", "-n", "-f", "-d", "-e", "-s")
-        if len(words) == 2:  # one operand was an unset variable
-            words = ["", *words] if words[0] in ("=", "==", "!=") else [*words, ""]
+        if len(words) < 3:  # of two, one operand was an unset variable, and `[` fails
+            return len(words) == 1 and words[0] != ""
         left, sign, right = words[0], words[1], " ".join(words[2:])
-        if sign in ("=", "==", "!="):
-            return (left == right or whole and fnmatch.fnmatchcase(left, right)) == (sign != "!=")
+        if sign in COMPARES:
+            return (matches(right, left) if whole else left == right) == (sign != "!=")
         if sign == "=~":
             with contextlib.suppress(re.error):
-                return re.search("".join(words[2:]), left) is not None
+                found = re.search("".join(words[2:]), left)
+                self.put("BASH_REMATCH", dict(enumerate(each or "" for each in (found[0], *found.groups())) if found else {}))
+                return found is not None
             return False
         if sign in ("<", ">"):
             return left < right if sign == "<" else left > right
@@ -910,6 +1023,8 @@ class Script:
     # ---- commands
 
     def put(self, name, value):
+        if isinstance(value, dict):
+            value = dict(sorted(value.items(), key=lambda item: place_of(item[0])))
         self.variables[name] = self.ever[name] = value
 
     def assign(self, word):
@@ -923,21 +1038,26 @@ class Script:
         if any(kind == "array" for kind, _ in rest):
             for each in (each for kind, words in rest if kind == "array" for each in words):
                 if len(each) > 1 and each[0][1][:1] == "[" and each[1][1][:1] == "=":
-                    key = self.key_of({"": ""}, each[0][1][1:-1])
-                    key = int(key) if key.isdecimal() else key
+                    key = self.key_of(name, {}, each[0][1][1:-1])
                     items[key] = " ".join(self.expand_word([("plain", each[1][1][1:]), *each[2:]]))
                 else:
                     for value in self.expand([each]):
                         items[self.end_of(items)] = value
             self.put(name, items)
             return name
-        value = "".join(self.expand_word([("double" if kind == "plain" else kind, text) for kind, text in rest]))
+        value = self.whole(rest)
+        if "i" in self.kinds.get(name, ""):
+            value = self.arithmetic(f"{before or 0} + ({value})" if adds else value)
+            before, adds = None, False
         if unknown_in(value) and name in self.given:
             value = self.given[name]
         if index is not None:
-            self.put(name, {**items, self.key_of(items, index): value})
+            key = self.key_of(name, items, index)
+            self.put(name, {**items, key: items.get(key, "") * adds + value})
         elif adds and isinstance(before, dict):
-            self.put(name, {**items, self.end_of(items): value})
+            self.put(name, {**items, 0: items.get(0, "") + value})
+        elif isinstance(self.lookup(name), dict):
+            self.put(name, {**self.lookup(name), 0: value})
         else:
             self.put(name, (before or "") + value)
         return name
@@ -953,11 +1073,12 @@ class Script:
         ahead = next((i for i, word in enumerate(words)
                       if not (word and word[0][0] == "plain" and ASSIGNS.match(word[0][1]))), len(words))
         command = self.expand(words[ahead:])
-        kept, exported = dict(self.variables), set(self.exported)
+        kept, exported, self.inner = dict(self.variables), set(self.exported), True
         names = [self.assign(word) for word in words[:ahead]]
         if not command:
-            inputs = [value for sign, value in redirects if sign == "<" and not words]
-            return self.printing(redirects, self.prints_files, self.expand(inputs))  # $(<file)
+            inputs, holds = [value for sign, value in redirects if sign == "<" and not words], self.inner
+            self.printing(redirects, self.prints_files, self.expand(inputs))  # $(<file)
+            return holds  # of the last $(...)
         self.exported |= set(names)
         try:
             return self.printing(redirects, self.execute, command, words[ahead:], bodies)
@@ -992,18 +1113,23 @@ class Script:
 
     def declare(self, name, command, words):
         """Runs export, local, declare, readonly or typeset."""
-        for word in words[1:]:
+        flags = "".join(each[1:] for each in command[1:] if each.startswith("-"))
+        if set("lun") & set(flags):
+            self.unread(self.line, f"{name} -{flags}")
+        for word in (each for word in words[1:] for each in braced(word)):
             given = bool(word) and word[0][0] == "plain" and ASSIGNS.match(word[0][1])
             each = re.match(r"\w*", word[0][1])[0] if word and word[0][0] == "plain" else ""
-            if each and self.frames and (name in ("local", "declare", "typeset")) and "-g" not in command:
+            if each and self.frames and (name in ("local", "declare", "typeset")) and "g" not in flags:
                 self.frames[-1].setdefault(each, self.variables.get(each))
                 if not given:
                     self.variables.pop(each, None)
+            if each and set("iA") & set(flags):
+                self.kinds[each] = flags
             if given:
                 self.assign(word)
-            elif "-A" in command and each:
+            elif "A" in flags and each:
                 self.variables.setdefault(each, {})
-            if name == "export" or "-x" in command:
+            if name == "export" or "x" in flags:
                 self.exported.add(each)
 
     def execute(self, command, words, bodies):
@@ -1016,6 +1142,7 @@ class Script:
             self.changes(name, command[1:])
         status = self.builtin(name, command, words, bodies)
         if name == "exit" or replaced:
+            self.held = name != "exit" or command[1:2] in ([], ["0"])
             if not (self.uncertain or self.asked or self.missing):
                 self.ended = self.line
                 raise Ended
@@ -1027,7 +1154,7 @@ class Script:
         if name in ("export", "local", "declare", "readonly", "typeset"):
             self.declare(name, command, words)
         elif name == "let":
-            return self.calculate(",".join(command[1:])) != "0"
+            return self.arithmetic(",".join(command[1:])) != "0"
         elif name == "unset":
             for each in command[1:]:
                 self.variables.pop(each, None)
@@ -1042,7 +1169,11 @@ class Script:
         elif name == "shift":
             self.arguments = self.arguments[1 if number is None else number :]
         elif name == "return":
-            raise Returned(number in (None, 0))
+            if self.frames or self.sourced:  # elsewhere it fails
+                raise Returned(number in (None, 0))
+            return False
+        elif name == "shopt" and "nocasematch" in command and "-s" in command:
+            self.unread(self.line, "shopt -s nocasematch")
         elif name in ("break", "continue"):
             raise Broke(name == "continue", number or 1)
         elif name == "getopts" and (self.arguments or self.told):
@@ -1093,7 +1224,8 @@ class Script:
             text = self.file(words[0]) if len(words) == 1 else None
         elif name in ("expr", "bc"):
             said = " ".join(words) if name == "expr" else text if not words else None  # -l divides to decimals
-            text = self.arithmetic(said) if said else None
+            whole = said and re.fullmatch(r"[\d\s+*/%()-]*", said) and not re.search(r"\b0\d", said)
+            text = self.arithmetic(said) if whole else None
         elif name not in ("cat", "tee"):
             text = None
         if text is None:
@@ -1133,18 +1265,17 @@ class Script:
         special = "-[a-zA-Z]*([nNu]|d.)" if name == "read" else "-[a-zA-Z]*[dnOsuCc]"
         ends = [after for before, after in itertools.pairwise(words) if re.fullmatch("-[a-zA-Z]*d", before)]
         odd = any(re.match(special, each) for each in words) or any(each not in ("", r"\0") for each in ends)
+        odd = odd or name == "read" and "\\" in "".join(bodies[-1:]) and not any("r" in each for each in options)
         if name == "getopts" or odd or not bodies or unknown_in(bodies[-1]):
             for each in names:
                 self.put(each, unknown(f"${each} ({name})"))
             self.depend(f"`{name}`")
             return True
         every = any(each.endswith("d") for each in options)  # read -d '' takes all lines
-        text = bodies[-1].strip() if every else bodies[-1].partition("\n")[0].strip()
-        signs = self.value("IFS")
-        signs = "" if " " in signs and signs.isspace() else signs.strip(" \t")
-        between = f"[{re.escape(signs)}]" if signs else r"\s+"
+        between, blanks = self.between()
+        text = (bodies[-1] if every else bodies[-1].partition("\n")[0]).strip(blanks)
         if name != "read" or any("a" in each for each in options):
-            cut = re.split(between, text) if name == "read" else bodies[-1].splitlines()
+            cut = re.split(between, text) if name == "read" and text else bodies[-1].splitlines()
             self.put(names[0] if names else "MAPFILE", dict(enumerate(cut)))
             return True
         cut = re.split(between, text, maxsplit=len(names) - 1) if len(names) > 1 else [text]
@@ -1193,7 +1324,7 @@ class Script:
         if text is None:
             self.notes.append(f"source {readable(' '.join(names))}: is not here; its settings are not known")
             return
-        with self.kept(arguments=names[1:]) if names[1:] else contextlib.nullcontext():
+        with self.kept(arguments=names[1:] or self.arguments, sourced=True):
             with contextlib.suppress(Returned):
                 self.run(text)
 

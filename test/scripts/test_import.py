@@ -818,8 +818,9 @@ def test_a_file_that_a_command_writes_is_not_what_it_was(text):
 
 
 @pytest.mark.parametrize("text", [
-    "X=1; printf -v X 2", "X=$(echo 7/2 | bc -l)", "X=$(echo -e '1\\n2')", "X=010; X=$((X))",
-    "X=abc; X=${X:$Y}", "X=a; X=${X/$Y/b}", "X=a*b; X=${X%\"*b\"}", "A=(1 2); unset A[1]; X=${A[@]}",
+    "X=1; printf -v X 2", "X=$(echo 7/2 | bc -l)", "X=$(echo -e '1\\n2')", "X=$((08))",
+    "X=abc; X=${X:$Y}", "X=a; X=${X/$Y/b}", "shopt -s extglob; X=ab; X=${X/@(a|ab)/}", "X=$(echo 2^3 | bc)",
+    "false; X=$?", "X=a; X=$((X > Y))", "read X <<<'a\\b'", "A=(1 2); unset A[1]; X=${A[@]}",
     "read -d : X <<<1:2", "read -n 1 X <<<12", "read -rN1 X <<<12", "read -d: X <<<1:2", "mapfile -d , X <<<1,2",
     "mapfile -n 1 X <<<2", "X=$(<no_file)", "X=$(date; exit 0)", "[ $# = 1 ]; X=$(exit; echo 3)",
     "set -- $Y; getopts a X", "set --; OPTIND=; getopts a X",
@@ -829,6 +830,13 @@ def test_what_is_not_followed_is_not_known(text):
     shell = Script()
     shell.run(f"{text}; run \"$X\"")
     assert unknown_in(shell.commands[-1][1])
+
+
+@pytest.mark.parametrize("text, what", [("declare -l X=A", "declare -l"), ("shopt -s nocasematch", "shopt -s nocasema"),
+                                        ("[[ a == !(b) ]]", "!(...)"), ("select x in a b; do run $x; done", "select")])
+def test_what_is_not_read_is_refused_with_its_line(text, what):
+    with pytest.raises(Failure, match=f"^line 2: {re.escape(what)}.* is not read; give the flags themselves$"):
+        Script().run(f"run 1\n{text}\nrun 2")
 
 
 def test_a_word_of_too_many_stays_as_it_is_written():
@@ -907,6 +915,31 @@ def test_a_word_of_too_many_stays_as_it_is_written():
      [["run", "a_b_c", "a_b/c", "/x/its.y", "/x/it's-y", "q/it's.y", "/x/it's/z"]]),
     ("IFS=$' \\t\\n'; read -ra A <<<'c d'; read a b <<<'c d'; run ${#A[@]} $b", [["run", "2", "d"]]),
     ("run {01..03} {8..010..2} {-01..0}", [["run", "01", "02", "03", "008", "010", "-01", "000"]]),
+    ("[[ ab == \"a*\" ]] || run 1; X='a*'; [[ ab == $X && ab != \"$X\" ]] && run 2; case ab in 'a*') ;; [^b]?) run 3; esac",
+     [["run", "1"], ["run", "2"], ["run", "3"]]),
+    ("shopt -s extglob\n[[ 70b == @(7|70)b && x7 == x+([[:digit:]]) ]] && run 1; X='  a'; run \"${X##*( )}\";"
+     " [[ a.c =~ \"a.c\" && ! abc =~ 'a.c' && v12 =~ ^v([0-9]+)$ ]] && run ${BASH_REMATCH[1]}",
+     [["run", "1"], ["run", "a"], ["run", "12"]]),
+    ("X=aXbX; run ${X/#a/c} ${X/%X/c} ${X//[ab]/-} ${X/a*b/} \"${X%'X'}\"; Y='a*b'; run ${Y%\"*b\"} ${X: -9:1}",
+     [["run", "cXbX", "aXbc", "-X-X", "X", "aXb"], ["run", "a"]]),
+    ("A=([5]=x [2]=y); A[9]=z; run ${A[@]} ${!A[@]} x${A[3]}; A[5]+=w; A+=v; run ${A[5]} ${A[0]};"
+     " declare -A M=([13b]=2 [7b]=1 [a]=3); run ${!M[@]}",
+     [["run", "y", "x", "z", "2", "5", "9", "x"], ["run", "xw", "v"], ["run", "13b", "a", "7b"]]),
+    ("X=7; run $((-X/2)) $((-X%3)) $((3 && 5)) $((3 > 2 > 1)) $((1 ? 2 : 0 ? 3 : 4)) $((X & 6 | 8 ^ 1)) $((010 + 0x10))"
+     " $((2#101)) $((X++ + X)) $((-2 ** 2)) $((~X)) $((1 << 63)) $[X - 1]",
+     [["run", "-3", "-1", "1", "0", "2", "15", "24", "5", "15", "4", "-9", "-9223372036854775808", "7"]]),
+    ("((X = 3, X <<= 2, X |= 1)); A=(1 2); ((A[1] *= 4)); ((0 && (X = 9))); Y='X + 1'; run $X ${A[1]} $((Y * 2)) $((X = 5))",
+     [["run", "13", "8", "28", "5"]]),
+    ("case a in a) run 1;& b) run 2;; c) run 3; esac; case a in a) run 4;;& a*) run 5;; *) run 6; esac",
+     [["run", "1"], ["run", "2"], ["run", "4"], ["run", "5"]]),
+    ("declare -i N=3+4; N+=2; run $N; f() { return 3; }; f && run 1; X=$(false) || run 2; return; run 3",
+     [["run", "9"], ["run", "2"], ["run", "3"]]),
+    ("IFS=,; X=1,2,,3; run $X; set -- a b; run \"$*\" \"x$@y\"; IFS=' '; X=' a '; B=(); run b${X}c $(echo {1,2})d x\"${B[@]}\"",
+     [["run", "1", "2", "", "3"], ["run", "a,b", "xa", "by"], ["run", "b", "a", "c", "1", "2d", "x"]]),
+    ("set -- a b; X=$@; run \"$X\" $11 {a..c} $'\\x41\\tb' `echo \\`echo 3\\``; local Y=1 2>/dev/null; f() { local X={1,2}; run $X; }; f",
+     [["run", "a b", "a1", "a", "b", "c", "A\tb", "3"], ["run", "2"]]),
+    ("X=; [ -n $X ] && run 1; [ $Y != b ] || run 2; [ a = ] || run 3; [[ -v A[1] ]] || run 4",
+     [["run", "1"], ["run", "2"], ["run", "3"], ["run", "4"]]),
     ("set -- o; cat >a.sh <<E\nrun \\$1 $1\nexit\nE\nbash a.sh i; run $1", [["bash", "run", "i", "o"], ["run", "o"]]),
 ])
 def test_a_shells_words_are_expanded_as_bash_does(tmp_path, text, commands):
@@ -914,7 +947,7 @@ def test_a_shells_words_are_expanded_as_bash_does(tmp_path, text, commands):
     shell.run(text)
     assert shell.commands == commands
     if shutil.which("bash") and "srun" not in text:
-        (tmp_path / "run").write_text("#!/bin/bash\n(IFS=@; echo \"run@$*\" >>$LOG)\n")
+        (tmp_path / "run").write_text("#!/bin/bash\nIFS=@\necho \"run@$*\" >>$LOG\n")
         (tmp_path / "run").chmod(0o755)
         log = tmp_path / "ran.txt"
         around = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LOG": log}
