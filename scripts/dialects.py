@@ -4,10 +4,12 @@ Names and defaults are those of Megatron-LM core 0.20.0 (d98e8a64: megatron/trai
 core/transformer/transformer_config.py), torchtitan 0.2.2 (config/job_config.py; later versions use Python instead of
 TOML) and nanotron 0.4 (2411b022: config/parallelism_config.py, models_config.py)."""
 
+import functools
 import json
 import shlex
 
 from foreign import torchtitan
+from foreign.nanotron import M
 from foreign.settings import rows_of
 
 # ---- Megatron-LM -----------------------------------------------------------------------------------------------------
@@ -223,45 +225,41 @@ def to_nanotron(config, _):
 def nanotron_sections(config):
     """Returns the sections of nanotron's YAML that a layout needs."""
     model, parallel, schedule, train = (config[name] for name in ("model", "parallel", "schedule", "train"))
-    per = train["global_batch"] // (parallel["data"] * schedule["micro_batch"])
-    engine = "afab" if schedule["name"] == "gpipe" else "1f1b"
-    mode = "REDUCE_SCATTER" if parallel["sequence"] else "ALL_REDUCE"
-    return {
-        "general": {"seed": train["seed"]},
-        "parallelism": {"dp": parallel["data"], "pp": parallel["pipeline"], "tp": parallel["tensor"],
-                        "pp_engine": engine, "tp_mode": mode, "recompute_layer": all_again(config),
-                        "tp_linear_async_communication": parallel["sequence"] and parallel["overlap"] != "off"},
-        "tokens": {"sequence_length": model["seq_len"], "micro_batch_size": schedule["micro_batch"],
-                   "batch_accumulation_per_replica": per, "train_steps": train["steps"]},
-        "model": {"dtype": "bfloat16" if train["precision"] == "bf16" else "float32",
-                  "init_method": {"std": train["init_std"]}, "make_vocab_size_divisible_by": 1,
-                  "model_config": {"is_qwen2_config" if model["qkv_bias"] else "is_llama_config": True,
-                      "hidden_size": model["hidden"], "intermediate_size": model["ffn"],
-                      "num_hidden_layers": model["layers"], "num_attention_heads": model["heads"],
-                      "num_key_value_heads": model["kv_heads"], "vocab_size": model["vocab"],
-                      "max_position_embeddings": model["seq_len"], "rms_norm_eps": model["norm_eps"],
-                      "rope_theta": float(model["rope_theta"]), "attention_bias": model["qkv_bias"],
-                      "tie_word_embeddings": bool(model["tie_embeddings"])}},
-        "optimizer": {"zero_stage": 1 if parallel["data"] > 1 else 0, "weight_decay": train["weight_decay"],
-                      "clip_grad": train["grad_clip"], "accumulate_grad_in_fp32": True,
-                      "optimizer_factory": {"name": "adamW", "adam_beta1": train["beta1"], "adam_beta2": train["beta2"],
-                                            "adam_eps": train["eps"], "torch_adam_is_fused": True},
-                      "learning_rate_scheduler": {"learning_rate": train["lr"],
-                                                  "lr_warmup_steps": train["warmup_steps"],
-                          "lr_warmup_style": "linear", **nanotron_rate(train)}},
+    settings = {name: find(config, key) for name, key in numbers_of("nanotron")}
+    settings |= {
+        "parallelism.pp_engine": "afab" if schedule["name"] == "gpipe" else "1f1b",
+        "parallelism.tp_mode": "REDUCE_SCATTER" if parallel["sequence"] else "ALL_REDUCE",
+        "parallelism.tp_linear_async_communication": parallel["sequence"] and parallel["overlap"] != "off",
+        "parallelism.recompute_layer": all_again(config),
+        "tokens.batch_accumulation_per_replica":
+            train["global_batch"] // (parallel["data"] * schedule["micro_batch"]),
+        "model.dtype": "bfloat16" if train["precision"] == "bf16" else "float32",
+        "model.make_vocab_size_divisible_by": 1,
+        M + ("is_qwen2_config" if model["qkv_bias"] else "is_llama_config"): True,
+        M + "num_key_value_heads": model["kv_heads"], M + "max_position_embeddings": model["seq_len"],
+        M + "attention_bias": model["qkv_bias"], M + "tie_word_embeddings": bool(model["tie_embeddings"]),
+        M + "rope_theta": float(model["rope_theta"]),
+        "optimizer.zero_stage": 1 if parallel["data"] > 1 else 0, "optimizer.accumulate_grad_in_fp32": True,
+        "optimizer.optimizer_factory.name": "adamW", "optimizer.optimizer_factory.torch_adam_is_fused": True,
+        **{f"optimizer.learning_rate_scheduler.{name}": value for name, value in nanotron_rate(train).items()},
     }
+    sections = {}
+    for name, value in settings.items():
+        *parents, last = name.split(".")
+        functools.reduce(lambda table, part: table.setdefault(part, {}), parents, sections)[last] = value
+    return sections
 
 
 def nanotron_rate(train):
-    """Returns how the learning rate falls; a constant one falls to itself."""
+    """Returns how the learning rate rises and falls; a constant one falls to itself."""
     style, low = train["schedule"], train["lr"] * train["min_lr_ratio"]
+    found = {"lr_warmup_style": "linear", "lr_decay_style": style, "min_decay_lr": low}
     if style == "constant":
-        return {"lr_decay_style": "linear", "min_decay_lr": train["lr"]}
-    if style != "wsd":
-        return {"lr_decay_style": style, "min_decay_lr": low}
-    shape, steps = "1-sqrt" if train["decay_shape"] == "sqrt" else train["decay_shape"], wsd_steps(train)
-    return {"lr_decay_style": shape, "min_decay_lr": low, "lr_decay_starting_step": train["steps"] - steps,
-            "lr_decay_steps": steps}
+        found |= {"lr_decay_style": "linear", "min_decay_lr": train["lr"]}
+    elif style == "wsd":
+        shape, steps = train["decay_shape"].replace("1-sqrt", "sqrt").replace("sqrt", "1-sqrt"), wsd_steps(train)
+        found |= {"lr_decay_style": shape, "lr_decay_starting_step": train["steps"] - steps, "lr_decay_steps": steps}
+    return found
 
 
 def yaml_lines(table, indent):

@@ -106,8 +106,11 @@ def existing(word):
 
 
 def beside(path, name):
-    """Returns the text of a file that a script names, if it lies next to the script."""
-    near = existing(path.parent / Path(readable(name)).name) if path else None
+    """Returns the text of a file that a script names, if it lies below the script's folder: at the name, or at as many
+    of its last parts as there are."""
+    parts = Path(readable(name).lstrip("/")).parts
+    near = (existing(path.parent.joinpath(*parts[at:])) for at in range(len(parts) if path else 0))
+    near = next(filter(None, near), None)
     try:
         return read_text(near) if near and near != path and near.stat().st_size < 1 << 20 else None
     except (Failure, OSError):

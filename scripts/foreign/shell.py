@@ -548,7 +548,8 @@ class Script:
                 found, rest = [self.edited(item, rest, inside, testing) for item in found], ""
             found = self.value("IFS")[:1].join(found) if "*" in (index or name) else found
         elif index is not None:
-            found = items.get(self.key_of(name, items, index, testing), "" if isinstance(found, dict) and not rest else None)
+            unset = "" if isinstance(found, dict) and not rest else None
+            found = items.get(self.key_of(name, items, index, testing), unset)
         elif isinstance(found, dict):
             found = next(iter(found.values()), "")
         if sign:
@@ -1002,14 +1003,16 @@ class Script:
             self.depend(f"the file {words[1]}")
             return words[0] in ("-f", "-e", "-s") and words[1] in self.files
         if len(words) < 3:  # of two, one operand was an unset variable, and `[` fails
-            return len(words) == 1 and words[0] != ""
+            asked = self.guess and words[:1] in (["-d"], ["-e"], ["-f"], ["-s"])  # for a file of unknown name
+            return len(words) == 1 and words[0] != "" and not asked
         left, sign, right = words[0], words[1], " ".join(words[2:])
         if sign in COMPARES:
             return (matches(right, left) if whole else left == right) == (sign != "!=")
         if sign == "=~":
             with contextlib.suppress(re.error):
                 found = re.search("".join(words[2:]), left)
-                self.put("BASH_REMATCH", dict(enumerate(each or "" for each in (found[0], *found.groups())) if found else {}))
+                parts = (found[0], *found.groups("")) if found else ()
+                self.put("BASH_REMATCH", dict(enumerate(parts)))
                 return found is not None
             return False
         if sign in ("<", ">"):
@@ -1139,7 +1142,7 @@ class Script:
             command, words = command[1:], words[1:]
             name = command[0].rpartition("/")[2]
         if name in ("rm", "cp", "mv", "sed"):
-            self.changes(name, command[1:])
+            self.files |= dict.fromkeys(command[1:])  # whose contents are not followed
         status = self.builtin(name, command, words, bodies)
         if name == "exit" or replaced:
             self.held = name != "exit" or command[1:2] in ([], ["0"])
@@ -1195,16 +1198,6 @@ class Script:
         elif name not in SILENT:
             self.start(name, command, bodies)
         return True
-
-    def changes(self, name, words):
-        """Records the contents of the files that rm, cp, mv or sed changes."""
-        files = [each for each in words if not each.startswith("-")]
-        if name in ("cp", "mv") and len(files) > 1:
-            for each in files[:-1]:
-                inside = f"{files[-1].rstrip('/')}/{each.rpartition('/')[2]}"  # if the target is a folder
-                self.files |= {files[-1]: self.file(each), inside: self.file(each)}
-        if name in ("rm", "mv") or any(each.startswith(("-i", "--in-place")) for each in words if name == "sed"):
-            self.files |= dict.fromkeys(files[: -1 if name == "mv" else None])
 
     def prints_files(self, names):
         for each in names if self.printed is not None else ():
@@ -1309,6 +1302,9 @@ class Script:
                 rest = command[at + 1 :]
                 for i, each in enumerate(rest[:-1]):
                     if re.fullmatch(r"-[a-z]*c", each):
+                        lost = [readable(word) for word in rest[i + 2 :] if word.startswith("-")][:1]
+                        self.notes += [f"line {self.line}: {word}: is an argument of the shell, not of the command in"
+                                       " its text, which needs ${NAME[*]}" for word in lost]
                         return rest[i + 1], rest[i + 3 :], command[: at + 1 + i]
                 files = [i for i, each in enumerate(rest) if not each.startswith("-")][:1]
                 text = self.file(rest[files[0]]) if files and at == 0 else None
@@ -1317,7 +1313,7 @@ class Script:
         return None, [], []
 
     def file(self, name):
-        return self.files.get(name) if name in self.files else None if unknown_in(name) else self.read(name)
+        return self.files.get(name) if name in self.files else self.read(name)
 
     def source(self, names):
         text = self.file(names[0]) if names else None
