@@ -66,25 +66,29 @@ def asked(family, path, *words, overrides=LAYOUT):
     return command(family, "-c", path, *words, overrides=overrides)
 
 
+def file_of(folder, model):
+    """Writes a model, or the text of one, as config.json."""
+    path = folder / "config.json"
+    path.write_text(model if isinstance(model, str) else json.dumps(model))
+    return path
+
+
 @pytest.mark.parametrize("family, found, keys", [
     ("llama", LLAMA, LLAMA_KEYS), ("llama", GLM, GLM_KEYS), ("llama", DEEPSEEK, DEEPSEEK_KEYS), ("gpt", GPT, GPT_KEYS),
 ])
 @pytest.mark.parametrize("words", [("--plan", "--json"), ("--schedule",),
                                    ("--sweep", "schedule.micro_batch=1,2", "--plan")])
 def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found, keys, words):
-    given, by_hand = tmp_path / "config.json", tmp_path / "model.yaml"
-    given.write_text(json.dumps(found))
+    by_hand = tmp_path / "model.yaml"
     by_hand.write_text(keys)
-    ours, expected = asked(family, given, *words), asked(family, by_hand, *words)
+    ours, expected = asked(family, file_of(tmp_path, found), *words), asked(family, by_hand, *words)
     assert ours.returncode == expected.returncode == 0, ours.stderr + expected.stderr
     assert ours.stdout == expected.stdout
 
 
 def test_files_of_transformers_5_mean_the_same(tmp_path):
     def model(found):
-        path = tmp_path / "config.json"
-        path.write_text(json.dumps(found))
-        answer = asked("llama", path, "--plan", "--json")
+        answer = asked("llama", file_of(tmp_path, found), "--plan", "--json")
         return answer.returncode == 0 and json.loads(answer.stdout)["config"]["model"]
 
     old = {**LLAMA, **QWEN_MOE, "hidden_size": 2048, "moe_intermediate_size": 256, "rope_scaling": None}
@@ -134,16 +138,14 @@ def test_files_of_transformers_5_mean_the_same(tmp_path):
     ({"rope_theta": None, "rope_parameters": {"rope_theta": "5e5"}}, "rope_theta is not a number of 0 or more"),
 ])
 def test_a_model_that_cannot_be_planned_is_refused_with_its_word(tmp_path, change, sentence):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**LLAMA, **change}))
+    path = file_of(tmp_path, {**LLAMA, **change})
     answer = asked("llama", path, "--plan")
     assert answer.returncode == 2 and answer.stdout == ""
     assert answer.stderr.startswith(f"train_llama: {path}") and sentence in answer.stderr, answer.stderr
 
 
 def test_the_wrong_program_and_a_run_without_data_say_what_to_do(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(LLAMA))
+    path = file_of(tmp_path, LLAMA)
     assert "use train_llama for llama" in asked("gpt", path, "--plan").stderr
     refused = command("llama", "-c", path)
     assert refused.returncode == 2 and "data.train" in refused.stderr
@@ -166,21 +168,19 @@ TEXT = json.dumps(LLAMA, indent=2)
      "has no model_type; add it"),
 ])
 def test_a_damaged_file_is_refused_for_its_true_reason(tmp_path, text, sentence):
-    path = tmp_path / "config.json"
-    path.write_text(text)
+    path = file_of(tmp_path, text)
     answer = asked("llama", path, "--plan")
     assert answer.returncode == 2 and answer.stdout == "", answer.stdout
     assert answer.stderr.startswith(f"train_llama: {path}: ") and sentence in answer.stderr, answer.stderr
 
 
 def test_what_python_and_editors_write_is_read(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(TEXT)
+    path = file_of(tmp_path, TEXT)
     expected = asked("llama", path, "--plan", "--json").stdout
     path.write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
     assert asked("llama", path, "--plan", "--json").stdout == expected
-    path.write_text(json.dumps({**LLAMA, "time_step_limit": [0.0, float("inf")], "x": float("-inf"), "y": float("nan"),
-                                "sliding_window": float("inf")}))
+    file_of(tmp_path, {**LLAMA, "time_step_limit": [0.0, float("inf")], "x": float("-inf"), "y": float("nan"),
+                       "sliding_window": float("inf")})
     assert asked("llama", path, "--plan", "--json").stdout == expected
     path.write_bytes(TEXT.encode("utf-16"))
     assert "is UTF-16; save it as UTF-8" in asked("llama", path, "--plan").stderr
@@ -191,8 +191,7 @@ def test_what_python_and_editors_write_is_read(tmp_path):
     ({"torch_dtype": "float32"}, "fp32"), ({}, "fp32"),
 ])
 def test_the_answer_begins_with_what_the_file_does_not_say(tmp_path, said, precision):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**LLAMA, **said}))
+    path = file_of(tmp_path, {**LLAMA, **said})
     first = asked("llama", path, "--plan").stdout.split("\nfits")[0]
     assert f"{precision}, 1,024 tokens a sequence, 16,384 a step, on 4 h100" in " ".join(first.split())
     assert '"precision":"fp32"' in asked("llama", path, "--plan", "--json",
@@ -202,12 +201,11 @@ def test_the_answer_begins_with_what_the_file_does_not_say(tmp_path, said, preci
 @pytest.mark.parametrize("window, length, planned",
                          [(512, 512, True), (512, 1024, False), (2048, 1024, True), (None, 1024, True)])
 def test_a_window_is_compared_with_the_length_that_is_planned(tmp_path, window, length, planned):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**LLAMA, "model_type": "mistral", "sliding_window": window}))
-    answer = asked("llama", path, "--plan", overrides=[*LAYOUT, f"model.seq_len={length}"])
-    assert (answer.returncode == 0) == planned, answer.stderr
-    path.write_text(json.dumps({**LLAMA, "model_type": "qwen2", "sliding_window": window, "use_sliding_window": False}))
-    assert asked("llama", path, "--plan", overrides=[*LAYOUT, f"model.seq_len={length}"]).returncode == 0
+    unused = {"model_type": "qwen2", "use_sliding_window": False}
+    for more, fits in (({"model_type": "mistral"}, planned), (unused, True)):
+        path = file_of(tmp_path, {**LLAMA, **more, "sliding_window": window})
+        answer = asked("llama", path, "--plan", overrides=[*LAYOUT, f"model.seq_len={length}"])
+        assert (answer.returncode == 0) == fits, answer.stderr
 
 
 def test_a_folder_and_the_name_of_a_hub_say_what_to_give(tmp_path):

@@ -77,7 +77,7 @@ def test_every_rank_and_link_of_the_layout_is_measured(tmp_path):
 def test_the_size_of_a_checkpoint_is_that_of_its_files(tmp_path, precision):
     """With Muon, most weights have one moment."""
     keys = ("parallel.pipeline=1", "schedule.bpipe=off", "train.optimizer=muon", f"train.precision={precision}",
-            f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=1", "train.steps=1")  # fmt: skip
+            f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=1", "train.steps=1")
     config = write_config(tmp_path)
     said = run(config, *keys, arguments=["--check"]).stdout
     told = re.search(r"saved \S+ \(([\d.]+) MiB, copied", run(config, *keys).stderr)[1]

@@ -40,12 +40,18 @@ def kill(job, folder, rank, after):
     os.kill(wait_until(lambda: rank_process(job, rank), "no rank"), signal.SIGKILL)
 
 
+def undisturbed(folder):
+    """Makes a configuration and an undisturbed run; returns the run's folder, and another for a disturbed one."""
+    whole, torn = folder / "whole", folder / "torn"
+    whole.mkdir(), torn.mkdir()
+    config = small_config(folder)
+    assert start(config, whole).end().code == 0
+    return config, whole, torn
+
+
 @pytest.mark.thorough
 def test_a_killed_rank_is_started_again_and_the_bits_are_those_of_an_undisturbed_run(tmp_path):
-    whole, torn = tmp_path / "whole", tmp_path / "torn"
-    whole.mkdir(), torn.mkdir()
-    config = small_config(tmp_path)
-    assert start(config, whole).end().code == 0
+    config, whole, torn = undisturbed(tmp_path)
     job = start(config, torn, "train.max_restarts=2")
     wait_until(lambda: last_step(torn) >= 1, "no step")
     config.write_text(config.read_text().replace("lr: 3.0e-3", "lr: 0.5"))  # must only affect the next run
@@ -64,10 +70,7 @@ def test_a_killed_rank_is_started_again_and_the_bits_are_those_of_an_undisturbed
 
 
 def test_a_restart_passes_over_a_damaged_checkpoint_and_says_so(tmp_path):
-    whole, torn = tmp_path / "whole", tmp_path / "torn"
-    whole.mkdir(), torn.mkdir()
-    config = small_config(tmp_path)
-    assert start(config, whole).end().code == 0
+    config, whole, torn = undisturbed(tmp_path)
     job = start(config, torn, "train.max_restarts=1", "checkpoint.keep=9")
     kept = lambda: sorted((torn / "saved").glob("step_*"))
     wait_until(lambda: len(kept()) >= 3, "nothing saved")
