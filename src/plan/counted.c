@@ -413,9 +413,8 @@ UpdateTimes counted_update(const CountSource *source, const StageShape *stage) {
     return spent;
 }
 
-// Counts the first `count` of three chunks of MOST layers: in the middle of the model, with the embedding, with the
-// head. Returns the seconds that a layer and the ends add.
-static PartTimes parts_(const CountSource *source, const StageShape *stage, int count) {
+// Counts chunks of MOST layers: in the middle of the model, with the embedding, with the head.
+PartTimes counted_parts(const CountSource *source, const StageShape *stage, bool ends) {
     int64_t slices = stage->shape.slices;
     Counted counted = counted_create_(slices);
     Config config;
@@ -425,7 +424,7 @@ static PartTimes parts_(const CountSource *source, const StageShape *stage, int 
     PartTimes parts = {0};
     double seconds[3] = {0};
     key.brief = true;
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < (ends ? 3 : 1); i++) {
         key.layers = MOST, key.first = i == 1, key.last = i == 2;
         count_(&theirs, &at, &key, &counted);
         const ChunkTimes *layer = counted.more[0];
@@ -438,12 +437,8 @@ static PartTimes parts_(const CountSource *source, const StageShape *stage, int 
         }
         if (i == 0) parts.first = account_total(&layer->of[TIMED_FORWARD]);
     }
-    parts.embedding = count > 1 ? seconds[1] - seconds[0] : 0;
-    parts.head = count > 1 ? seconds[2] - seconds[0] : 0;
+    parts.embedding = ends ? seconds[1] - seconds[0] : 0;
+    parts.head = ends ? seconds[2] - seconds[0] : 0;
     free(counted.chunk);
     return parts;
 }
-
-PartTimes counted_parts(const CountSource *source, const StageShape *stage) { return parts_(source, stage, 3); }
-
-PartTimes counted_layer(const CountSource *source, const StageShape *stage) { return parts_(source, stage, 1); }

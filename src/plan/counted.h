@@ -64,6 +64,5 @@ UpdateTimes counted_update(const CountSource *source, const StageShape *stage);
 typedef struct PartTimes {
     double layer, forward, embedding, head, first;
 } PartTimes;
-PartTimes counted_parts(const CountSource *source, const StageShape *stage);
-// Counts only the layer.
-PartTimes counted_layer(const CountSource *source, const StageShape *stage);
+// ends: counts embedding and head too, not only the layer.
+PartTimes counted_parts(const CountSource *source, const StageShape *stage, bool ends);

@@ -103,8 +103,7 @@ static int phase_(Phase *phase, const Schedule *schedule, const PlanCosts *costs
     return 0;
 }
 
-// Returns the least seconds that stage s works on a microbatch: some lists mix split and complete backwards.
-static double least_(const PlanCosts *costs, const Schedule *schedule, int s) {
+double plan_least_work(const PlanCosts *costs, const Schedule *schedule, int s) {
     const SimulateCosts *at = &costs->costs;
     double work = 0;
     for (int parts = schedule->chunks * schedule->slices, i = s * parts; i < (s + 1) * parts; i++) {
@@ -260,7 +259,7 @@ int plan_time(PlanTime *time, const Config *config, const Schedule *schedule, co
     optimizer += costs.gathered;
     double after = costs.tied + optimizer + source->hardware->step;
     Simulated simulated = {config, &costs, source->lists, .worth = worth - after};
-    for (int s = 0; s < plan->stages; s++) simulated.each = fmax(simulated.each, least_(&costs, schedule, s));
+    for (int s = 0; s < plan->stages; s++) simulated.each = fmax(simulated.each, plan_least_work(&costs, schedule, s));
     int status = whole_phase_(&phase, &simulated, schedule, err);
     if (status == 0 && isfinite(phase.makespan)) {
         for (int s = 0; s < plan->stages; s++) {

@@ -61,6 +61,8 @@ typedef struct PlanCosts {
 int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *schedule, const Plan *plan,
                     const TimeSource *source, Error *err);
 void plan_costs_free(PlanCosts *costs);
+// Returns the least seconds that stage s works on a microbatch: some lists mix split and complete backwards.
+double plan_least_work(const PlanCosts *costs, const Schedule *schedule, int s);
 
 // The planned step: times in seconds, bubble and MFU as fractions.
 typedef struct PlanTime {

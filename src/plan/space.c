@@ -64,7 +64,7 @@ PartTimes space_times(const SearchSpace *space, const RunLayout *shape, Config *
     if (memo_find(space->planner->parts, key, &times)) return times;
     space_stage_(space, shape, config, &at);
     CountSource source = count_source_(space, config);
-    times = counted_parts(&source, &at);
+    times = counted_parts(&source, &at, true);
     memo_keep(space->planner->parts, key, &times, sizeof times);
     return times;
 }
@@ -73,7 +73,7 @@ PartTimes space_layer_times(const SearchSpace *space, const RunLayout *shape, co
     StageShape at;
     space_stage_(space, shape, config, &at);
     CountSource source = count_source_(space, config);
-    PartTimes times = counted_layer(&source, &at);
+    PartTimes times = counted_parts(&source, &at, false);
     times.embedding = ends->embedding, times.head = ends->head;
     return times;
 }
@@ -93,11 +93,11 @@ PartTimes space_least_times(const SearchSpace *space, const RunLayout *division,
     for (int i = 0; i < count; i++) {
         at.attention = (int32_t)modes[i];
         space_stage_(space, &at, config, &stage);
-        PartTimes times = counted_layer(&source, &stage);
+        PartTimes times = counted_parts(&source, &stage, false);
         if (times.layer < least.layer) least = times, fastest = at;
     }
     space_stage_(space, &fastest, config, &stage);
-    return counted_parts(&source, &stage);
+    return counted_parts(&source, &stage, true);
 }
 
 LayoutList space_divisions(const SearchSpace *space) {
@@ -120,7 +120,7 @@ static Variant variant_(const SearchSpace *space, const RunLayout *shape, Config
     StageShape at;
     space_stage_(space, shape, config, &at);
     CountSource source = count_source_(space, config);
-    Variant variant = {.layout = *shape, .times = counted_layer(&source, &at)};
+    Variant variant = {.layout = *shape, .times = counted_parts(&source, &at, false)};
     at.layers = at.chunk[0].layers = 1;
     at.chunk[0].first_layer = config->model.layers - 1, at.chunk[0].dense = 0;
     stage_state_bytes(&variant.memory, &states, &staged, &space->planner->table, config, &at);

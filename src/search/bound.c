@@ -87,17 +87,6 @@ static double trips_bound_(const Cut *cut, int s, double between) {
     return between + first + (double)hops * each + (hops > 0 ? (double)left * work : 0) + trip;
 }
 
-// Returns the least seconds that stage s works on a microbatch. Some lists mix split and complete backwards.
-static double work_(const Cut *cut, int s) {
-    const SimulateCosts *costs = &cut->costs.costs;
-    double work = 0;
-    for (int parts = cut->lists.chunks * cut->lists.slices, i = s * parts; i < (s + 1) * parts; i++) {
-        double whole = costs->backward[i];
-        work += costs->forward[i] + (cut->lists.split ? min_double(whole, costs->input[i] + costs->weight[i]) : whole);
-    }
-    return work;
-}
-
 double cut_bound(const Cut *cut, const RunLayout *layout) {
     const SimulateCosts *costs = &cut->costs.costs;
     const ScheduleKind *kind = &schedule_kinds[layout->name];
@@ -141,7 +130,8 @@ double cut_recomputing_bound(const Cut *cut, const Cut *all, const Config *confi
     double m = (double)cut->lists.microbatches, most = 0, before = 0;
     for (int s = 0; s < cut->lists.stages; s++) {
         const StageShape *at = &cut->plan.stage[s].at;
-        double work = work_(cut, s), more = work_(all, s) - work;
+        double work = plan_least_work(&cut->costs, &cut->lists, s);
+        double more = plan_least_work(&all->costs, &all->lists, s) - work;
         double recomputed = (double)min_i64(config_recompute(config, s), at->layers);
         double share = (recomputed - (double)at->recomputed) / max_double(1, (double)(at->layers - at->recomputed));
         double added = more * share;
