@@ -46,11 +46,6 @@ typedef struct Queue {
     int most;        // most in flight: one E or L, and an A or R for each lent slot
 } Queue;
 
-// How many layers the host queues ahead of a GPU. A stream holds about a thousand launches. When it is full, a launch
-// blocks the host and no messages move. With copies between 8 tensor ranks a layer's backward makes 79 launches, and 49
-// more if its forward runs again.
-enum { LAYERS_AHEAD = 6 };
-
 struct Engine {
     Stage *stage;
     Backend *be;

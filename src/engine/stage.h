@@ -59,6 +59,11 @@ typedef struct SumWorkspaces {
     SumWorkspace tensor, data, tied, context[2], experts; // experts: the ranks that hold the same experts
 } SumWorkspaces;
 
+// How many layers the host queues ahead of a GPU. A stream holds about a thousand launches. When it is full, a launch
+// blocks the host and no messages move. With copies between 8 tensor ranks a layer's backward makes 79 launches, and 49
+// more if its forward runs again.
+enum { LAYERS_AHEAD = 6 };
+
 typedef struct Stage {
     StageShape at;
     Shape dense; // shape of the layers without experts in a model with experts

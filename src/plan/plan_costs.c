@@ -464,16 +464,19 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
     costing.times = xmalloc((size_t)schedule->slices * sizeof *costing.times);
     *costs = (PlanCosts){.plan = plan,
                          .stage = xcalloc((size_t)p, sizeof *costs->stage),
-                         .times_ = xcalloc((size_t)(8 * p + 4 * all), sizeof *costs->times_),
+                         .times_ = xcalloc((size_t)(8 * p + 5 * all), sizeof *costs->times_),
                          .resources_ = xcalloc(8 * (size_t)p, sizeof *costs->resources_)};
     double *transfer = costs->times_, *edge = transfer + p, *last = edge + p, *beside = last + p,
            *capacity = beside + p, *part = capacity + 2 * p;
-    double *compute[TIMED_ACTIONS];
-    for (int k = 0; k < TIMED_ACTIONS; k++) compute[k] = part + 2 * p + k * all;
+    double *queued = part + 2 * p, *compute[TIMED_ACTIONS];
+    for (int k = 0; k < TIMED_ACTIONS; k++) compute[k] = queued + (k + 1) * all;
     for (int s = 0; s < p && status == 0; s++) {
         StageTime *time = &costs->stage[s];
         for (int c = 0; c < schedule->chunks && status == 0; c++)
             status = chunk_compute_(&costing, s, c, compute, time, err);
+        for (int c = 0; c < schedule->chunks; c++) // a host is at most one action ahead, or LAYERS_AHEAD layers
+            queued[s * schedule->chunks + c] =
+                max_double(0, 1 - (double)LAYERS_AHEAD / (double)max_i64(1, plan->stage[s].at.chunk[c].layers));
         time->optimizer = optimizer_seconds_(&costing, s, &time->gather) - time->first;
         if (source->free_messages) continue;
         transfer[s] = transfer_(&costing, s);
@@ -490,6 +493,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
                                    .input = compute[TIMED_INPUT],
                                    .weight = compute[TIMED_WEIGHT],
                                    .last = last,
+                                   .queued = source->hardware->cpu ? NULL : queued,
                                    .transfer = transfer,
                                    .edge = edge,
                                    .shares = &costs->shares};

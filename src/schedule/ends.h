@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef enum EndKind { END_COMPUTE, END_TRANSFER, END_MESSAGE, END_SHARE } EndKind;
+typedef enum EndKind { END_COMPUTE, END_QUEUED, END_TRANSFER, END_MESSAGE, END_SHARE } EndKind;
 
 typedef struct End {
     double time;

@@ -36,13 +36,15 @@ static void start_compute_(SimRun *run, int s) {
     stage->left -= stage->duration;
     int share = run->shares == NULL ? -1 : simrun_share(run->costs->shares->compute, s);
     simrun_ends_in(run, stage->duration, share, END_COMPUTE, s);
+    double queued = simrun_queued_after(run, s);
+    if (queued <= 0) simrun_post(stage);
+    else if (queued < stage->duration) simrun_ends_in(run, queued, -1, END_QUEUED, s);
 }
 
 // Sets *action to the head of stage s's queue. Returns false if the head is in progress or not yet posted.
 static bool simulate_head_(const SimRun *run, int s, Action *action) {
     const SimStage *stage = &run->stages[s];
-    // A transfer is posted when all compute actions before it are complete.
-    if (stage->transferring || stage->queue >= stage->compute) return false;
+    if (stage->transferring || stage->queue >= stage->posted) return false;
     *action = stage->actions[stage->queue];
     return true;
 }
@@ -58,7 +60,7 @@ static void simulate_start_transfer_(SimRun *run, int s) {
     }
     bool evict = action.kind == ACTION_EVICT, load = action.kind == ACTION_LOAD;
     SimStage *stage = &run->stages[s];
-    if (!evict && !(load && stage->own < run->schedule->stage[s].own_slots)) return;
+    if (evict ? simrun_makes(run, s, action) : !(load && stage->own < run->schedule->stage[s].own_slots)) return;
     if (action.peer != SCHEDULE_HOST) { // the peer must have reached the transfer; an eviction needs a free slot
         Action other;
         if (!simulate_head_(run, action.peer, &other) || other.peer != s) return;
@@ -88,7 +90,7 @@ static void start_all_(SimRun *run) {
         int s = run->stirred[i];
         if (run->costs->queue_first) simulate_start_transfer_(run, s);
         start_compute_(run, s);
-        if (!run->costs->queue_first) simulate_start_transfer_(run, s);
+        simulate_start_transfer_(run, s);
         run->stages[s].stirred = false;
     }
     run->stirred_count = 0;
@@ -120,6 +122,12 @@ static void end_compute_(SimRun *run, int s) {
     if (in == NULL) return;
     in->consumed++;
     offer_(run, in);
+}
+
+// An action that shares its resource with fewer than expected may have ended before.
+static void end_queued_(SimRun *run, int s) {
+    if (run->stages[s].computing) simrun_post(&run->stages[s]);
+    simrun_stir(run, s);
 }
 
 static void end_transfer_(SimRun *run, int s) {
@@ -277,6 +285,7 @@ static void run_with_clock_(SimRun *run) {
                 end.kind = (EndKind)user.kind, end.at = user.stage;
             }
             if (end.kind == END_COMPUTE) end_compute_(run, end.at);
+            else if (end.kind == END_QUEUED) end_queued_(run, end.at);
             else if (end.kind == END_MESSAGE) end_message_(run, &run->down[end.at]);
             else end_transfer_(run, end.at);
             if (share >= 0) simrun_expect_share(run, share);

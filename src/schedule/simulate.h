@@ -29,8 +29,9 @@ typedef struct SimulateCosts {
     const double *backward;       // time of B, recompute included; NULL in a schedule without B
     const double *input, *weight; // time of I, recompute included, and of W; NULL in a schedule without them
     const double *const
-        *action;        // [stages][count of the list]: one cost per F, B, I or W; NULL: use the four arrays above
-    const double *last; // [stages] factor on the costs of a stage from its first chunk's last B or last W on; NULL: 1
+        *action;          // [stages][count of the list]: one cost per F, B, I or W; NULL: use the four arrays above
+    const double *last;   // [stages] factor on the costs of a stage from its first chunk's last B or last W on; NULL: 1
+    const double *queued; // [stages*chunks] share of an action's time after which its host has queued it; NULL: 1
     const double *transfer;       // [stages] transfer of one bundle of the evictor, in either direction; NULL: 0
     const double *edge;           // [stages] one message between s and s+1, in either direction; NULL: 0
     bool queue_first;             // true: if F and L need a slot at the same instant, L gets it; false: F gets it

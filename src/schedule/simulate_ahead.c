@@ -53,14 +53,16 @@ static void deliver_(SimRun *run, Edge *edge) {
 static bool move_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     StageTimeline *line = &run->timeline->stage[s];
-    bool evict = stage->queue < stage->compute && stage->actions[stage->queue].kind == ACTION_EVICT;
+    if (stage->queue >= stage->posted) return false;
+    Action action = stage->actions[stage->queue];
+    bool evict = action.kind == ACTION_EVICT;
     if (stage->transferring) {
         stage->own -= evict;
         stage->since = stage->transferred;
         simrun_leave_queue(run, s, stage->since);
         return true;
     }
-    if (stage->queue >= stage->compute || !(evict || stage->own < run->schedule->stage[s].own_slots)) return false;
+    if (evict ? simrun_makes(run, s, action) : stage->own >= run->schedule->stage[s].own_slots) return false;
     run->beyond |= simrun_is_beyond(run, stage, stage->since, stage->moving);
     stage->own += !evict;
     line->own_peak = max_int(line->own_peak, stage->own);
@@ -75,7 +77,7 @@ static bool move_(SimRun *run, int s) {
 // before an action that starts then.
 static void move_until_(SimRun *run, int s, double now, bool first) {
     const SimStage *stage = &run->stages[s];
-    if (!stage->transferring && stage->queue >= stage->compute) return; // nothing to move
+    if (!stage->transferring && stage->queue >= stage->posted) return; // nothing to move
     while (stage->transferring ? stage->transferred <= now : stage->since < now || (first && stage->since == now))
         if (!move_(run, s)) return;
 }
@@ -104,8 +106,15 @@ static void advance_(SimRun *run, int s) {
         if (forward) line->own_peak = max_int(line->own_peak, ++stage->own);
         run->beyond |= simrun_is_beyond(run, stage, start, stage->left);
         stage->left -= stage->duration;
-        double end = stage->computed = start + stage->duration;
+        double end = stage->computed = start + stage->duration, queued = start + simrun_queued_after(run, s);
+        stage->computing = true;
+        if (queued < end) {
+            move_until_(run, s, queued, false);
+            simrun_post(stage);
+            stage->since = max_double(stage->since, queued);
+        }
         move_until_(run, s, end, false);
+        stage->computing = false;
         stage->own -= action_frees(stage->kind, run->schedule->forward_only);
         stage->since = end;
         simrun_note_compute(run, s, start, end);

@@ -46,6 +46,11 @@ void simrun_start_messages(SimRun *run) {
     run->leaving_count = 0;
 }
 
+void simrun_post(SimStage *stage) {
+    stage->posted = stage->compute + 1;
+    while (stage->posted < stage->count && stage->actions[stage->posted].peer != SCHEDULE_NO_PEER) stage->posted++;
+}
+
 int64_t simrun_next_transfer(const SimStage *stage, int64_t at) {
     while (at < stage->count && stage->actions[at].peer == SCHEDULE_NO_PEER) at++;
     return at;
@@ -59,7 +64,7 @@ void simrun_take_next(SimRun *run, int s, int64_t at) {
         if (stage->load == NULL) stage->load = xcalloc(run->bundles, sizeof *stage->load);
         stage->load[schedule_bundle(schedule, stage->actions[at])] = (int32_t)at + 1;
     }
-    stage->compute = at;
+    stage->compute = stage->posted = at;
     if (at == stage->count) return;
     __builtin_prefetch(&stage->actions[at + 4]);
     Action action = stage->actions[at];

@@ -8,6 +8,8 @@
 #include "contention.h"
 #include "ends.h"
 
+#include <math.h>
+
 // Messages across one boundary in one direction, in the order of schedule_place. The sender's F (or B, or I) makes
 // them. If sender and receiver are the same stage, nothing is sent: the receiver reads the sender's buffer.
 typedef struct Edge {
@@ -25,6 +27,7 @@ typedef struct SimStage {
     const Action *actions;  // the stage's list
     int64_t count;          // length of `actions`
     int64_t compute, queue; // indices of the first compute action and of the first transfer that are not complete
+    int64_t posted;         // transfers before this index are posted: the host has queued the actions before them
     ActionKind kind;        // kind of the next compute action, copied because a long list is not in the cache
     Edge *in, *out;         // edges of the next compute action; NULL: none
     int64_t place;          // the next compute action's place in the order of its edges
@@ -99,6 +102,23 @@ static inline double simrun_duration(const SimRun *run, int s, Action action, in
                                                      : costs->weight)[at];
 }
 
+// Returns the seconds after which the host has queued the next compute action of stage s, if a transfer is after it in
+// the list; else INFINITY.
+static inline double simrun_queued_after(const SimRun *run, int s) {
+    const SimStage *stage = &run->stages[s];
+    int64_t after = stage->compute + 1;
+    if (run->costs->queued == NULL || after == stage->count || stage->actions[after].peer == SCHEDULE_NO_PEER)
+        return INFINITY;
+    return stage->duration * run->costs->queued[s * run->schedule->chunks + stage->actions[stage->compute].chunk];
+}
+
+// Returns whether stage s is computing the forward of a bundle.
+static inline bool simrun_makes(const SimRun *run, int s, Action bundle) {
+    const SimStage *stage = &run->stages[s];
+    return stage->computing && stage->kind == ACTION_FORWARD &&
+           schedule_bundle(run->schedule, stage->actions[stage->compute]) == schedule_bundle(run->schedule, bundle);
+}
+
 // Marks a stage to be checked.
 static inline void simrun_stir(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
@@ -128,6 +148,8 @@ void simrun_ends_in(SimRun *run, double duration, int share, EndKind kind, int w
 void simrun_message_is_beside(SimRun *run, const Edge *edge, int more);
 // Starts the messages of `leaving`.
 void simrun_start_messages(SimRun *run);
+// Posts the transfers between the next compute action of a stage, which its host has queued, and the one after it.
+void simrun_post(SimStage *stage);
 // Returns the index of the first transfer from index `at` on; the list's length if there is none.
 int64_t simrun_next_transfer(const SimStage *stage, int64_t at);
 // Makes the first compute action from index `at` on the next action of stage s.

@@ -275,6 +275,8 @@ static void assert_simulation_ends(const Schedule *schedule, uint64_t *random) {
                                .edge = times[3],
                                .queue_first = queue_first};
         timeline_free(schedule_simulated(schedule, &costs));
+        costs.queued = (const double[64]){0};
+        timeline_free(schedule_simulated(schedule, &costs));
     }
 }
 

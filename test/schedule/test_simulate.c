@@ -346,9 +346,12 @@ static double difference_of(const Schedule *schedule, const Timeline *a, const T
 // network card. Counts the schedules in which evictions (*moving) or the card (*sharing) delay compute.
 static void run_ahead(const Schedule *schedule, bool queue_first, int *moving, int *sharing) {
     double each[4][2 * MOST_STAGES], edge[MOST_STAGES], last[MOST_STAGES], transfer[MOST_STAGES], capacity[] = {2, 1e6};
+    double queued[2 * MOST_STAGES];
     int card[MOST_STAGES] = {0}, cores[MOST_STAGES];
-    for (int i = 0; i < 2 * schedule->stages; i++)
+    for (int i = 0; i < 2 * schedule->stages; i++) {
+        queued[i] = (double)(i % 3) / 2;
         for (int k = 0; k < 4; k++) each[k][i] = 1.2 + 0.2 * sin(i * 7 + k * 3);
+    }
     for (int s = 0; s < schedule->stages; s++) {
         edge[s] = 0.7 + 0.5 * sin(s), last[s] = 1.1, transfer[s] = 1.1 + 0.3 * cos(s);
         cores[s] = 1;
@@ -356,6 +359,7 @@ static void run_ahead(const Schedule *schedule, bool queue_first, int *moving, i
     SimulateShares shares = {.count = 2, .capacity = capacity, .down = card, .up = card};
     SimulateCosts costs = {each[0], each[1], each[2], each[3], .last = last, .transfer = transfer, .edge = edge};
     costs.queue_first = queue_first;
+    costs.queued = queued;
     AutoTimeline *alone = schedule_simulated(schedule, &costs);
     costs.shares = &shares;
     AutoTimeline *shared = schedule_simulated(schedule, &costs);
