@@ -104,17 +104,18 @@ def rates(trainer, *changes):
     return {step: line["lr"] for step, line in trainer.run(base, *changes).steps.items()}
 
 
-@pytest.mark.parametrize("shape, left", [
-    ("linear", lambda x: 1 - x),
-    ("cosine", lambda x: (1 + math.cos(math.pi * x)) / 2),
-    ("sqrt", lambda x: 1 - math.sqrt(x)),
-    ("1-sqrt", lambda x: 1 - math.sqrt(x)),
-])
-def test_the_decay_of_wsd_has_its_length_and_shape(long_run, shape, left):
-    lr = rates(long_run, {"train.decay_steps": 8, "train.decay_shape": shape})
-    assert all(lr[step] == 1e-3 for step in range(2, 13))
-    for step in range(12, 21):
-        assert lr[step] == pytest.approx(2e-4 + 8e-4 * left((step - 12) / 8), rel=1e-9)
+LEFT = {"linear": lambda x: 1 - x, "cosine": lambda x: (1 + math.cos(math.pi * x)) / 2,
+        "sqrt": lambda x: 1 - math.sqrt(x), "1-sqrt": lambda x: 1 - math.sqrt(x), "constant": lambda x: 1}  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule, shape", [*(("wsd", shape) for shape in list(LEFT)[:4]), ("cosine", "cosine"),
+                                             ("linear", "linear"), ("constant", "constant")])
+def test_the_learning_rate_has_its_length_and_shape(long_run, schedule, shape):
+    wsd = {"train.decay_steps": 8, "train.decay_shape": shape} if schedule == "wsd" else {}
+    begin = 12 if wsd else 2
+    for step, lr in rates(long_run, {"train.schedule": schedule}, wsd).items():
+        left = LEFT[shape](max(0, step - begin) / (20 - begin))
+        assert lr == pytest.approx(min(1, step / 2) * (2e-4 + 8e-4 * left), rel=1e-9)
 
 
 def test_without_a_length_the_decay_is_a_tenth_of_the_steps_after_the_warm_up(long_run):
