@@ -81,6 +81,9 @@ def test_a_schedule_that_can_hang_is_refused_and_its_circle_is_drawn(opened):
     opened.wait_for("byId('proof').textContent.includes('can hang')")
     assert opened.evaluate("document.querySelectorAll('#cycle line').length") >= 2
     assert opened.evaluate(f"explore.check({json.dumps(text)})") in opened.evaluate("byId('proof').textContent")
+    opened.evaluate("byId('list').value = 'hello'; byId('list').dispatchEvent(new Event('input'))")
+    opened.wait_for("byId('proof').textContent.includes('expected the header')")
+    assert opened.evaluate("byId('proof').textContent").count("line 1") == 1
 
 
 def test_a_pasted_model_is_planned_as_the_program_plans_it(opened, tmp_path):

@@ -115,8 +115,7 @@ def test_the_reason_of_the_failing_rank_is_the_last_line_and_appears_once():
 
 def test_of_several_reasons_the_first_counts():
     job = run("errors", 3)
-    assert job.code == 1
-    assert job.lines[-1] == "ranks_launch: [rank 2 stage 2] reason of rank 2"
+    assert job.code == 1 and job.lines[-1] == "ranks_launch: [rank 2 stage 2] reason of rank 2"
     assert job.stderr.count("reason of rank") == 1
 
 

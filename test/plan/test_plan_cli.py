@@ -563,7 +563,6 @@ def test_under_mpirun_one_rank_of_a_host_answers(asked):
     assert lines[0] == lines[1] != []
 
 
-
 def test_memory_of_long_sequences_is_linear_in_their_length():
     """With flash attention, memory that depends on the sequence grows linearly with it, not with its square."""
     short, *longer = (plan(LLAMA, f"model.seq_len={length}", "train.global_batch=32")["stages"][0]

@@ -571,7 +571,6 @@ def test_plan_and_search_for_another_program_give_the_file_the_same_step_without
     assert f"the smallest that fits: {world['ranks']} ranks" in search(*eight, config=file).stdout
 
 
-
 @pytest.mark.parametrize("program", ["megatron", "torchtitan", "nanotron"])
 def test_a_search_for_another_program_keeps_to_what_it_can_do_and_fits_by_its_bytes(program):
     told = answer("--gpus", 16, "--for", program, *BOX)
