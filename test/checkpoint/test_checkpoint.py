@@ -8,7 +8,7 @@ import subprocess
 import numpy
 import pytest
 
-from checkpoint_runs import TINY, crc64, saved_run, several_ranks, tiny
+from checkpoint_runs import TINY, crc64, small, several_ranks, tiny
 from trainer_runs import (LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, layout, preload, saving, verify,
                           without_mpi)
 
@@ -97,12 +97,6 @@ def test_a_larger_batch_goes_on_where_the_samples_ended(tmp_path):
 
 
 # --- damage
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    """Checkpoints after steps 1, 2 and 3."""
-    return saved_run(tmp_path_factory.mktemp("small"))
 
 
 def copy_of(small, tmp_path):

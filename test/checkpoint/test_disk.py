@@ -14,17 +14,11 @@ import subprocess
 import pytest
 
 from harm import rank_process, small_config
-from checkpoint_runs import Disk, saved_run, several_ranks, tiny, whole_checkpoints
+from checkpoint_runs import Disk, small, several_ranks, tiny, whole_checkpoints
 from trainer_runs import (LLAMA, Job, Trainer, checkpoint_names, layout, metrics_of, patience, preload, saving,
                           verify, wait_until)
 
 SOON = 60  # seconds: limit for every run here; a run that waits for a named pipe never ends
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    """Checkpoints after steps 1, 2 and 3."""
-    return saved_run(tmp_path_factory.mktemp("small"))
 
 
 def last_sentence(result):

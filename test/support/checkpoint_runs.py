@@ -26,6 +26,12 @@ def saved_run(folder, every=1, **more):
     return trainer
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Such a run, with checkpoints after steps 1, 2 and 3."""
+    return saved_run(tmp_path_factory.mktemp("small"))
+
+
 def whole_checkpoints(saved):
     """Returns the names of the checkpoints in a folder; requires at least one, and all must be complete."""
     names = [name for name in checkpoint_names(saved) if name.startswith("step_")]
