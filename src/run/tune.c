@@ -2,7 +2,6 @@
 // (matmul.cpp); here the ranks' measurements become one file. Ranks that compute the same product are added up, so that
 // one disturbed rank does not choose for all.
 #include "base/alloc.h"
-#include "base/crc64.h"
 #include "base/files.h"
 #include "run.h"
 
@@ -14,17 +13,14 @@ int run_tune(Run *run, Error *err) {
     const char *path = run->config->hardware.products_file;
     bool first = world_rank(run->world) == 0;
     int ranks = world_size(run->world);
-    Crc64 crc = crc64_make();
-    uint64_t raw = crc64_add(&crc, 0, run->be->device, strlen(run->be->device));
-    raw = crc64_add(&crc, raw, &run->be->library, sizeof run->be->library) & ((1ull << 52) - 1);
-    // A number that differs between devices and library versions.
-    double mark = (double)raw, most[] = {(double)run->products.count, mark, -mark, run_stop_requested()};
+    double library = (double)run->be->library; // device_open refuses different GPUs
+    double most[] = {(double)run->products.count, library, -library, run_stop_requested()};
     if (world_max(run->world, most, 4, err) != 0) return -1;
     if (most[3] > 0) return error_on_all(err, EXIT_FAILED, "stopped on request; no file was written");
     if (most[1] != -most[2])
         return error_on_all(err, EXIT_USAGE,
-                            "--tune: the ranks have different GPUs or cuBLAS versions, but a file is for one of each; "
-                            "use identical GPUs and libraries");
+                            "--tune: the ranks have different cuBLAS versions, but a file is for one; install one on "
+                            "all hosts");
     int64_t each = (int64_t)most[0];
     ProductKernels *mine = xcalloc((size_t)each + 1, sizeof *mine); // entries after the last product have no candidates
     ProductKernels *all = first ? xcalloc((size_t)(each * ranks) + 1, sizeof *all) : NULL;

@@ -94,9 +94,6 @@ def test_a_normal_end():
     assert job.code == 0
     assert job.stdout == f"terminal 0 threads {threads}\n"
     assert f"starting 4 ranks on this machine through mpirun ({cores} core" in job.lines[0]
-
-
-def test_threads_are_the_users_where_given():
     assert run("done", 2, OMP_NUM_THREADS="3").stdout == "terminal 0 threads 3\n"
 
 
@@ -209,20 +206,11 @@ def test_a_launch_keeps_all_its_files_in_one_folder_and_a_second_request_ends_it
     assert job.leaves_nothing()
 
 
-def test_a_killed_mpirun_leaves_nothing():
-    job = Job("wait", 3).started()
-    os.kill(job.pid_of("mpirun"), signal.SIGKILL)
-    job.end()
-    assert job.code == 1
-    assert job.lines[-1].startswith("ranks_launch: mpirun was killed by signal 9")
-    assert job.leaves_nothing()
-
-
 @pytest.mark.every_case
-@pytest.mark.parametrize("scenario", ["silent", "broken"])
-def test_a_rank_that_ends_without_mpirun_is_not_the_reason(scenario):
+@pytest.mark.parametrize("scenario", ["wait", "silent", "broken"])
+def test_a_killed_mpirun_leaves_nothing_and_a_rank_that_ends_without_it_is_not_the_reason(scenario):
     job = Job(scenario).started()
-    job.parent.send_signal(signal.SIGSTOP)  # the parent will notice both deaths at once
+    job.parent.send_signal(signal.SIGSTOP)  # the parent will notice all deaths at once
     os.kill(job.pid_of("mpirun"), signal.SIGKILL)
     wait_until(lambda: len(job.processes()) == 2, "more than the parent and its caretaker are left", 15)
     job.parent.send_signal(signal.SIGCONT)

@@ -8,7 +8,7 @@ import json
 import subprocess
 
 import pytest
-from virtual_runs import VIRTUAL, WIDE, run, trained, write_config
+from virtual_runs import APART, VIRTUAL, WIDE, run, trained, write_config
 
 pytestmark = pytest.mark.usefixtures("ranks")
 SLOW = {"VIRTUAL_SLOW": "suggestion@0@4"}
@@ -37,6 +37,8 @@ def test_the_same_file_gives_the_same_bits(tmp_path):
 def test_ranks_choose_together_and_name_the_file_at_a_resume(tmp_path):
     config, path = write_config(tmp_path, "llama"), tmp_path / "products.json"
     steps = (*WIDE, "train.global_batch=2", f"checkpoint.dir={tmp_path / 'saved'}", "checkpoint.every=1")
+    apart = tuned(config, path, *steps, "train.steps=1", VIRTUAL_CUBLAS="differs", **APART)
+    assert apart.code == 2 and "the ranks have different cuBLAS versions" in apart.stderr, apart.stderr
     ended = tuned(config, path, *steps, "train.steps=1", **SLOW)
     assert ended.code == 0, ended.stderr
     with_file = (*steps, f"hardware.products_file={path}")
