@@ -94,21 +94,12 @@ static int lines_(Rank *r) {
     return leave_(r, EXIT_DONE);
 }
 
-// A rank's output may look like mpirun's frames; it must be printed unchanged.
-static int frames_(Rank *r) {
-    char frame[75];
-    memset(frame, '-', 74);
-    frame[74] = '\0';
-    if (r->rank == 0) fprintf(stderr, "%s\ntable\n%s\nlast\n%s\nopen frame\n", frame, frame, frame);
-    return leave_(r, EXIT_DONE);
-}
-
 static int run_rank_(const char *name, Supervisor *supervisor, int argc, char **argv) {
     static const struct {
         const char *name;
         int (*run)(Rank *);
-    } scenarios[] = {{"done", done_},   {"error", error_},   {"errors", errors_},      {"stop", stop_},
-                     {"lines", lines_}, {"frames", frames_}, {"transport", transport_}};
+    } scenarios[] = {{"done", done_}, {"error", error_}, {"errors", errors_},
+                     {"stop", stop_}, {"lines", lines_}, {"transport", transport_}};
     Error err = {0};
     Job job = {.ranks = atoi(argv[2]), .patience = {10, 600}, .one_host = true, .remedy = "the job ends; go on"};
     Rank r = {.supervisor = supervisor};

@@ -168,12 +168,6 @@ def test_lines_of_rank_0_come_at_once(tmp_path):
     assert job.end().code == 0 and count == 4
 
 
-def test_what_ranks_write_comes_out_even_where_it_looks_like_mpiruns():
-    job = run("frames", 2)
-    frame = "-" * 74
-    assert f"{frame}\ntable\n{frame}\nlast\n{frame}\nopen frame\n" in job.stderr
-
-
 # --- signals
 
 
