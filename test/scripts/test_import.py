@@ -440,6 +440,7 @@ def test_words_that_cannot_be_planned_are_refused(more, sentence):
     ("--optimizer muon --muon-extra-scale-factor 0.2", "train.muon_scale", 0.2),
     ("--pipeline-model-parallel-size 4 --enable-zbh1-pipeline", "schedule.name", "zb-d"),
     ("--lr-warmup-iters 0", "train.warmup_steps", 0),
+    ("--pipe-parallel-size 2", "parallel.pipeline", 2),
     ("--pipeline-model-parallel-size 2", "parallel.placement", "stages"),
     (MIXTURE, "model.experts_per_token", 2),
     (f"{MIXTURE} --expert-model-parallel-size 4", "parallel.expert", 4),
