@@ -518,8 +518,9 @@ class Script:
     def depend(self, what):
         self.doubt, self.guess = self.doubt or what, True
 
-    def braces(self, inside, testing):
-        """Returns the value of ${...}: a list for arrays."""
+    def braces(self, inside, testing, plain=""):
+        """Returns the value of ${...}: a list for arrays. plain: outside of double quotes, in a text that is kept
+        "whole" or "split"."""
         parts = re.match(rf"([!#]?)(\w+|[@*])(?:\[({INDEX})\])?(.*)", inside, re.DOTALL)
         whole = "${" + inside + "}"
         if parts is None:
@@ -555,7 +556,7 @@ class Script:
         if sign:
             return self.unsaid(whole, testing) if unknown_in(found) else str(len(found or ""))
         if rest.startswith((":-", "-", ":=", "=", ":+", "+", ":?", "?")):
-            return self.defaulted(name, found, rest, testing)
+            return self.defaulted(name, found, rest, testing, plain)
         if found is None:
             return self.unsaid("$" + name if index is None else whole, testing)
         return found if isinstance(found, list) else self.edited(found, rest, inside, testing)
@@ -569,7 +570,7 @@ class Script:
         known = int(at) if re.fullmatch(r"-?\d{1,6}", at) else text
         return sorted(items)[known] if isinstance(known, int) and -len(items) <= known < 0 else known
 
-    def defaulted(self, name, found, rest, testing):
+    def defaulted(self, name, found, rest, testing, plain):
         """Returns the value after ${X:-...}, ${X=...}, ${X+...} or ${X?}."""
         colon, kind, word = re.match(r"(:?)(.)(.*)", rest, re.DOTALL).groups()
         said = found is not None and not (colon and found in ("", []))
@@ -577,7 +578,16 @@ class Script:
             return found if said else ""
         if kind == "?":
             return unknown("$" + name)
-        word = self.text(word.strip("\"'"), testing)
+        if not plain:
+            word = self.text(word.replace('"', ""), testing)
+        elif kind == "=" or plain == "whole":
+            word = self.whole(Scanner(word).word(""), testing)
+        else:  # its fields are not split again
+            scanner, words = Scanner(word.strip()), []
+            while scanner.at < len(scanner.text):
+                words.append(scanner.word(" \t\n"))
+                scanner.skip(r"\s*")
+            return [KEPT + each for each in self.expand(words, testing)]
         if kind == "=":
             self.put(name, word)
         return word
@@ -661,7 +671,7 @@ class Script:
     def put_number(self, name, number):
         self.assign([("plain", f"{name}={number}")])
 
-    def pieces(self, text, testing):
+    def pieces(self, text, testing, plain=""):
         """Yields the parts of a text: plain text and expanded $-expressions in turn, beginning with plain text."""
         at = 0
         for found in re.finditer(r"\$", text):
@@ -676,7 +686,7 @@ class Script:
             elif said.startswith("$("):
                 yield self.output(said[2:-1], testing)
             elif said.startswith("${"):
-                yield self.braces(said[2:-1], testing)
+                yield self.braces(said[2:-1], testing, plain)
             elif said in ("$@", "$*"):
                 yield list(self.arguments) if said == "$@" else self.value("IFS")[:1].join(self.arguments)
             elif said == "$#":
@@ -721,7 +731,7 @@ class Script:
                 found += self.expand_word(each, testing)
         return found
 
-    def expand_word(self, word, testing=False):
+    def expand_word(self, word, testing=False, splits=True):
         fields = [""]
         for kind, text in word:
             if kind == "single":
@@ -735,15 +745,14 @@ class Script:
                     listed = [KEPT + item for item in each] if isinstance(each, list) else [each]
                     fields[-1:] = [fields[-1] + "".join(listed[:1]), *listed[1:]]
             elif kind == "plain":
-                for number, each in enumerate(self.pieces(text, testing)):
-                    split = self.split(each) if number % 2 else [each]  # plain text is not split
+                for number, each in enumerate(self.pieces(text, testing, "split" if splits else "whole")):
+                    split = self.split(each) if number % 2 and splits else [joined(each)]  # plain text is not split
                     fields[-1:] = [fields[-1] + split[0], *split[1:]]
         return [unescaped(each.replace(KEPT, "")) for each in fields if each != ""]
 
     def whole(self, word, testing=False):
         """Returns the text of a word that is not split."""
-        pieces = [("double" if kind == "plain" else kind, text) for kind, text in word]
-        return " ".join(self.expand_word(pieces, testing))
+        return " ".join(self.expand_word(word, testing, False))
 
     def between(self):
         """Returns a regular expression of what separates fields, and the blanks in IFS."""
@@ -757,7 +766,9 @@ class Script:
         between, blanks = self.between()
         fields = []
         for each in value if isinstance(value, list) else [value]:
-            if set(self.value("IFS")) <= set(blanks):
+            if each.startswith(KEPT):
+                fields.append(each)
+            elif set(self.value("IFS")) <= set(blanks):
                 fields += re.split(between, each)
             else:  # between two commas is an empty field
                 *most, last = re.split(between, each.lstrip(blanks))

@@ -961,6 +961,9 @@ def test_a_word_of_too_many_stays_as_it_is_written():
     ("set -- a b; X=$@; run \"$X\" $11 {a..c} $'\\x41\\tb' `echo \\`echo 3\\``;"
      " f() { local X={1,2}; run $X; }; f",
      [["run", "a b", "a1", "a", "b", "c", "A\tb", "3"], ["run", "2"]]),
+    ("Y=2; run \"${X:-'a b'}\" ${X:-'a b'} ${X:-\"a b\"c} ${X:-a\\ $Y d} ${X:-\\$a}; "
+     " Z=${X:-'a  b'\"$Y\"}; run \"$Z\"; run ${A[@]-none}",
+     [["run", "'a b'", "a b", "a bc", "a 2", "d", "$a"], ["run", "a  b2"], ["run", "none"]]),
     ("X=; [ -n $X ] && run 1; [ $Y != b ] || run 2; [ a = ] || run 3; [[ -v A[1] ]] || run 4",
      [["run", "1"], ["run", "2"], ["run", "3"], ["run", "4"]]),
     ("set -- o; cat >a.sh <<E\nrun \\$1 $1\nexit\nE\nbash a.sh i; run $1", [["bash", "run", "i", "o"], ["run", "o"]]),
