@@ -32,6 +32,9 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
     const ScheduleConfig *schedule = &config->schedule;
     bool named = schedule->name < schedule_kind_count && config->parallel.pipeline > 1;
     LayoutMask asked = searched ? layout_decided(config, true) : ~(LayoutMask)0;
+    bool flash = true;
+    for (int64_t i = 0; i < config->attention.modes_given; i++)
+        flash = flash && config->attention.mode_of_stage[i] == ATTENTION_FLASH;
     const struct {
         const char *key;
         bool lacking;
@@ -45,8 +48,7 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
                                         !schedule_kinds[schedule->name].splits},
         {"schedule.recompute",
          (searched || row->selective == 0) && (asked & LAYOUT_BIT(pointwise)) != 0 && config_pointwise(config, 0) != 0},
-        {"attention.mode",
-         (asked & LAYOUT_BIT(attention)) != 0 && !row->scores && layout_of(config).attention != ATTENTION_FLASH},
+        {"attention.mode", (asked & LAYOUT_BIT(attention)) != 0 && !row->scores && !flash},
         {"parallel.context", config->parallel.context > 1 && !row->context},
         {"model.experts", config->model.experts > 0 && !row->experts},
     };

@@ -238,12 +238,15 @@ static int sequence_values_(const LayoutSpace *space, const RunLayout *at, int64
     return divides;
 }
 
-// auto uses copies between the GPUs of a node where such copies are possible. Only there is NCCL a second candidate.
+// auto uses copies between the GPUs of a node where such copies are possible. Only there is NCCL a second candidate, and
+// a fixed `copy` legal with several tensor ranks.
 static int collectives_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
-    int64_t node = space->base->hardware.gpus_per_node;
-    bool one_node = space->world <= node || node % at->tensor == 0;
-    values[0] = COLLECTIVES_AUTO, values[1] = COLLECTIVES_NCCL;
-    return at->tensor > 1 && at->sequence && one_node && space->base->hardware.device != DEVICE_CPU ? 2 : 1;
+    int64_t node = space->base->hardware.gpus_per_node, given = space->given.collectives;
+    bool copies = at->tensor > 1 && at->sequence && (space->world <= node || node % at->tensor == 0);
+    bool fixed = fixes_(space, LAYOUT_BIT(collectives));
+    values[0] = fixed ? given : COLLECTIVES_AUTO, values[1] = COLLECTIVES_NCCL;
+    if (fixed) return given != COLLECTIVES_COPY || copies || at->tensor == 1;
+    return copies && space->base->hardware.device != DEVICE_CPU ? 2 : 1;
 }
 
 // Tries chunk counts of the forward's products, which overlap the collectives. auto: as many as the rows allow.

@@ -31,7 +31,7 @@ enum { ATTENTION_LISTED = -1, POINTWISE_LISTED = -1 };
     KEY(slices, "schedule.slices", schedule.slices, .lists = true, .candidates = slice_values_)                        \
     KEY(micro_batch, "schedule.micro_batch", schedule.micro_batch, .candidates = micro_batch_values_)                  \
     KEY(sequence, "parallel.sequence", parallel.sequence, .candidates = sequence_values_)                              \
-    KEY(collectives, "parallel.collectives", parallel.collectives, .any = true, .candidates = collectives_values_)     \
+    KEY(collectives, "parallel.collectives", parallel.collectives, .candidates = collectives_values_)                  \
     KEY(overlap, "parallel.overlap", parallel.overlap, .any = true, .candidates = overlap_values_)                     \
     KEY(attention, "attention.mode", attention.mode, .any = true, .candidates = attention_values_,                     \
         .get = get_attention_, .set = set_attention_)                                                                  \

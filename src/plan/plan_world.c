@@ -32,6 +32,8 @@ static Forecast try_world_(void *argument, const RunLayout *way, const Forecast 
 static int try_ranks_(WorldTrial *trial, RunLayout *at) {
     const SearchSpace *space = trial->space;
     const Hardware *hardware = &space->planner->hardware;
+    LayoutSpace keys = space->keys;
+    keys.world = (int64_t)at->pipeline * at->tensor * at->context * at->data;
     int64_t values[LAYOUT_CANDIDATES], slices[LAYOUT_CANDIDATES];
     int sequence, expert = layout_candidates(&space->keys, LAYOUT_expert, at, values);
     trial->fits = false;
@@ -42,6 +44,7 @@ static int try_ranks_(WorldTrial *trial, RunLayout *at) {
         at->slices = (int32_t)slices[i];
         if ((sequence = layout_candidates(&space->keys, LAYOUT_sequence, at, values)) == 0) continue;
         at->sequence = (int32_t)values[sequence - 1];
+        if (layout_candidates(&keys, LAYOUT_collectives, at, values) == 0) continue;
         double least = (double)space_least_bytes(space, at, &trial->config);
         if (plan_lacks(least, (double)hardware->memory_bytes, space->keys.base->hardware.reserve_gib) > 0) continue;
         LayoutList lists = space_schedules(space, at, true, &trial->config);

@@ -63,6 +63,17 @@ TEST(chunks_divide_the_layers_evenly_or_are_few) {
     assert_int_equal(values[0], 12);
 }
 
+// A run refuses copies between tensor ranks that do not split rows.
+TEST(fixed_copies_are_tried_only_where_a_run_accepts_them) {
+    Config config = loaded(TINY, "parallel.pipeline=1 parallel.collectives=copy");
+    LayoutSpace space = {.base = &config, .given = layout_of(&config), .world = 4, .fixed = LAYOUT_BIT(collectives)};
+    int64_t values[LAYOUT_CANDIDATES];
+    for (int i = 0; i < 4; i++) {
+        RunLayout at = {.tensor = i < 2 ? 1 : 2, .sequence = i % 2};
+        assert_int_equal(layout_candidates(&space, LAYOUT_collectives, &at, values), i != 2);
+    }
+}
+
 // Changing one key counts as one change, unless the key follows from others or has no meaning in the layout.
 TEST(a_change_of_one_key_is_one_change) {
     Config config = loaded(TINY, "parallel.pipeline=4 schedule.bpipe=on schedule.slots=3");

@@ -485,7 +485,7 @@ def test_several_numbers_of_gpus_are_one_table_and_a_deadline_names_the_cheapest
     cpus = command("llama", "-c", ROOT / "configs/llama_tiny.yaml", "--search", "--deadline", "3d").stdout
     assert re.search(r"^deadline  row 1 trains in [\d.]+ days with nothing lost, within 3$", cpus, re.M), cpus
     tiny = ["-c", ROOT / "configs/llama_tiny.yaml", "--search", "--deadline", "3d", "--sweep", "hardware.gpu=none,h100"]
-    assert json.loads(command("llama", *tiny, "--json").stdout)["deadline"] == 1  # CPUs, which have no cost, are not free
+    assert json.loads(command("llama", *tiny, "--json").stdout)["deadline"] == 1  # CPUs have no cost, not the least
     assert max(map(len, text.splitlines())) <= 100
 
 
@@ -652,6 +652,8 @@ def test_keys_that_are_given_stay_in_a_search_for_another_program():
 def test_a_plan_for_another_program_names_nothing_that_it_lacks_and_hides_no_collectives():
     text = command("llama", "-c", LLAMA, "--plan", "--for", "megatron", "-v").stdout
     assert not re.search("BPipe|formulas|schedules at|not overlapped", text), text
+    flash = ["-o", f"attention.mode=[{','.join(8 * ['flash'])}]"]
+    assert plan_of(LLAMA, "--for", "nanotron", *flash)["step_ms"] == plan_of(LLAMA, "--for", "nanotron")["step_ms"]
     rows = plan_of(LLAMA, "--for", "megatron")["schedules"]
     assert {row["name"] for row in rows} == {"1f1b", "interleaved"} and {row["bpipe"] for row in rows} == {"off"}
     given = ["-o", "parallel.overlap=auto"]
