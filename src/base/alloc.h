@@ -18,6 +18,8 @@ void *xcalloc(size_t count, size_t size);
 void *xrealloc(void *memory, size_t bytes);
 // Returns the list of `count` items with room for one more; its capacity doubles when `count` is a power of two.
 void *xgrow(void *items, int64_t count, size_t size);
+// Appends an item to a list of `count` items.
+#define xpush(items, count, item) ((items) = xgrow(items, count, sizeof *(items)), (items)[(count)++] = (item))
 char *xstrdup(const char *text);
 void *xaligned(size_t alignment, size_t bytes); // alignment: a power of two >= sizeof(void *)
 

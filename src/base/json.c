@@ -259,6 +259,11 @@ const JsonValue *json_find(const JsonValue *object, const char *key) {
     return NULL;
 }
 
+bool json_true(const JsonValue *object, const char *key) {
+    const JsonValue *value = json_find(object, key);
+    return value != NULL && value->type == JSON_BOOL && value->truth;
+}
+
 int64_t json_integer(const JsonValue *object, const char *key, int64_t otherwise) {
     const JsonValue *value = json_find(object, key);
     return value != NULL && value->type == JSON_NUMBER && value->whole ? value->integer : otherwise;

@@ -47,6 +47,7 @@ const JsonValue *json_find(const JsonValue *object, const char *key);
 // Return the member `key` of an object if it is an integer (json_integer) or a text (json_text), else `otherwise`.
 int64_t json_integer(const JsonValue *object, const char *key, int64_t otherwise);
 const char *json_text(const JsonValue *object, const char *key, const char *otherwise);
+bool json_true(const JsonValue *object, const char *key); // whether the member is `true`
 
 // Writes text as a JSON string with its quotes. U+FFFD takes the place of bytes that are not UTF-8.
 void json_write_text(FILE *file, const char *text);

@@ -294,8 +294,7 @@ int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Erro
         found.run = manifest.run;
         found.sequence = manifest.sequence;
         manifest_free(&manifest);
-        *list = xgrow(*list, *count, sizeof **list);
-        (*list)[(*count)++] = found;
+        xpush(*list, *count, found);
     }
     if (errno != 0) status = error_set(err, EXIT_FAILED, "%s: cannot be read: %s", dir, strerror(errno));
     closedir(stream);

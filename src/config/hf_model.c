@@ -46,11 +46,6 @@ static int put_(HfModel *found, const ConfigKey *key, double value, const char *
 
 static bool is_number_(const JsonValue *value) { return value != NULL && value->type == JSON_NUMBER; }
 
-static bool is_true_(const JsonValue *root, const char *word) {
-    const JsonValue *value = json_find(root, word);
-    return value != NULL && value->type == JSON_BOOL && value->truth;
-}
-
 // Refuses a value of another type, which would be taken for a missing one.
 static int expect_(const HfModel *found, const JsonValue *value, JsonType type, const char *word, Error *err) {
     if (value == NULL || value->type == JSON_NULL) return 0;
@@ -99,7 +94,7 @@ static int check_demands_(const HfModel *found, Error *err) {
 static int64_t window_of_(const JsonValue *root) {
     const JsonValue *use = json_find(root, "use_sliding_window");
     int64_t window = json_integer(root, "sliding_window", 0);
-    return (use != NULL && !is_true_(root, "use_sliding_window")) || window < 0 ? 0 : window;
+    return (use != NULL && !json_true(root, "use_sliding_window")) || window < 0 ? 0 : window;
 }
 
 // A sliding window has no effect if no sequence is longer than the window.
@@ -176,7 +171,7 @@ static int read_rope_(HfModel *found, Error *err) {
     snprintf(text, sizeof text, "rope_scaling is \"%.40s\"", kind);
     if (m->rope_scaling == ROPE_NONE && strcmp(kind, "none") != 0) return refuse_(found, err, text);
     bool latent = m->kv_lora > 0, scaled = is_number_(json_find(scaling, "mscale"));
-    if ((scaled && !latent) || (truncate != NULL && !is_true_(scaling, "truncate")))
+    if ((scaled && !latent) || (truncate != NULL && !json_true(scaling, "truncate")))
         return refuse_(found, err, "rope_scaling has mscale or truncate");
     for (const FamilyNumber *row = hf_rope_numbers; row->key != NULL; row++) {
         const JsonValue *value = json_find(scaling, row->word);
@@ -241,7 +236,7 @@ int hf_model_read(HfModel *found, int family_of_run, Error *err) {
     if (m->head_dim <= 0 && m->heads > 0) m->head_dim = m->hidden / m->heads;
     bool said = tied != NULL && tied->type == JSON_BOOL;
     m->tie_embeddings = (said ? tied->truth : family->tied) ? TIE_TRUE : TIE_FALSE;
-    m->causal = json_find(found->root, "is_causal") == NULL || is_true_(found->root, "is_causal");
+    m->causal = json_find(found->root, "is_causal") == NULL || json_true(found->root, "is_causal");
     return family->rotary ? read_rope_(found, err) : 0;
 }
 

@@ -37,8 +37,7 @@ static int64_t read_example_(Evaluation *evaluation, const uint32_t *fields, int
             row.context = at, row.context_tokens = count;
         } else {
             row.completion = at, row.completion_tokens = count;
-            evaluation->row = xgrow(evaluation->row, evaluation->rows, sizeof row);
-            evaluation->row[evaluation->rows++] = row;
+            xpush(evaluation->row, evaluation->rows, row);
             fits = fits && row.context_tokens + count <= evaluation->seq_len + 1;
         }
         at += count;

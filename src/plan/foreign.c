@@ -27,11 +27,9 @@ const ForeignProgram foreign_programs[FOREIGN_PROGRAMS] = {
      .gate = 8, .logits = 10, .error = 1.10},
 };
 
-static const ForeignProgram *row_(int program) { return &foreign_programs[program - 1]; }
-
 bool foreign_counted_here(const ModelConfig *model) { return model->experts > 0 || model->kv_lora > 0; }
 
-bool foreign_deals(const Config *config) { return config->program != 0 && row_(config->program)->deals; }
+bool foreign_deals(const Config *config) { return config->program != 0 && foreign_row(config->program)->deals; }
 
 // nanotron's build_model (models/base.py) begins a stage after the layer that exceeds a p-th of the cost of all layers
 // and the head. scripts/foreign/nanotron.py has the same rule.
@@ -54,7 +52,7 @@ void foreign_deal(Config *config) {
 // softmax. *input: the part that a recomputed layer keeps.
 static double layer_bytes_(const Config *config, const StageShape *at, double *input) {
     const ModelConfig *model = &config->model;
-    const ForeignProgram *row = row_(config->program);
+    const ForeignProgram *row = foreign_row(config->program);
     double t = (double)config->parallel.tensor, whole = config->parallel.sequence ? t : 1;
     double rows = (double)(config->schedule.micro_batch * model->seq_len / config->parallel.context);
     double width = (double)(model->heads * model->head_dim), keys = (double)(model->kv_heads * model->head_dim);
@@ -71,7 +69,7 @@ static double layer_bytes_(const Config *config, const StageShape *at, double *i
 // by a balanced routing, and what their MLPs keep: with selective recomputation not the activation (moe_act).
 static double kept_more_(const Config *config, bool experts) {
     const ModelConfig *model = &config->model;
-    const ForeignProgram *row = row_(config->program);
+    const ForeignProgram *row = foreign_row(config->program);
     double rows = (double)(config->schedule.micro_batch * model->seq_len / config->parallel.context);
     int gate = config_pointwise(config, 0) && row->selective > 0 ? 4 : row->gate;
     double copy = gate * (double)model->expert_ffn + 2 * (double)model->hidden;
@@ -92,16 +90,16 @@ int64_t foreign_bundle(const Config *config, const StageShape *at) {
             double more = (double)routed * kept_more_(config, true);
             most = fmax(most, more + (double)(kept - routed) * kept_more_(config, false));
         }
-        return (int64_t)(row_(config->program)->error * ((double)at->bundle_bytes + most));
+        return (int64_t)(foreign_row(config->program)->error * ((double)at->bundle_bytes + most));
     }
     for (int c = 0; c < at->chunks; c++)
         most = fmax(most, (double)at->chunk[c].layers * ((1 - again) * layer + again * input));
-    return (int64_t)(row_(config->program)->error * most);
+    return (int64_t)(foreign_row(config->program)->error * most);
 }
 
 // With ZeRO-3, Megatron-LM keeps 16-bit weights in addition to the masters; torchtitan's weights are the masters.
 int64_t foreign_states(const Config *config, const StageShape *at, int64_t parameters, int64_t shards, bool again) {
-    const ForeignProgram *row = row_(config->program);
+    const ForeignProgram *row = foreign_row(config->program);
     double own = (double)parameters / (double)config->parallel.tensor, layers = fmax(1, (double)at->layers);
     double kept = !row->sharded ? 6 : at->stages > 1 ? 6 : 2, some = row->sharded ? 2 * 6 / layers : 0;
     double each = row->sharded ? 16 : 12;
@@ -110,7 +108,7 @@ int64_t foreign_states(const Config *config, const StageShape *at, int64_t param
 }
 
 void foreign_bytes(MemoryBytes *memory, const Config *config, const StageShape *at, int64_t parameters) {
-    const ForeignProgram *row = row_(config->program);
+    const ForeignProgram *row = foreign_row(config->program);
     const ModelConfig *model = &config->model;
     double input, layer = layer_bytes_(config, at, &input), t = (double)config->parallel.tensor;
     double copies = (double)(config->parallel.data * config->parallel.context), own = (double)parameters / t;

@@ -23,6 +23,8 @@ typedef struct ForeignProgram {
 
 enum { FOREIGN_PROGRAMS = 3 };
 extern const ForeignProgram foreign_programs[FOREIGN_PROGRAMS];
+// Returns the row of Config.program, which is not 0.
+static inline const ForeignProgram *foreign_row(int program) { return &foreign_programs[program - 1]; }
 
 // Returns whether a program's bytes are counted from this trainer's: with experts, or with latent attention.
 bool foreign_counted_here(const ModelConfig *model);

@@ -9,10 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-static const ForeignProgram *row_(int program) { return &foreign_programs[program - 1]; }
-
 uint32_t foreign_schedules(int program) {
-    const ForeignProgram *row = row_(program);
+    const ForeignProgram *row = foreign_row(program);
     uint32_t schedules = 0;
     for (int i = 0; i < schedule_kind_count; i++) {
         size_t length = strlen(schedule_kinds[i].name);
@@ -28,7 +26,7 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
     while (program > 0 && strcmp(word, foreign_programs[program - 1].word) != 0) program--;
     if (program == 0)
         return error_set(err, EXIT_USAGE, "--for: unknown program %s; use megatron, torchtitan or nanotron", word);
-    const ForeignProgram *row = row_(program);
+    const ForeignProgram *row = foreign_row(program);
     const ScheduleConfig *schedule = &config->schedule;
     bool named = schedule->name < schedule_kind_count && config->parallel.pipeline > 1;
     LayoutMask asked = searched ? layout_decided(config, true) : ~(LayoutMask)0;
@@ -83,7 +81,7 @@ void foreign_fix(int program, Config *base, LayoutSpace *space) {
     if ((asked & LAYOUT_BIT(placement)) == 0) at->placement = PLACEMENT_STAGES;     // default of all other programs
     if (!overlap) at->overlap = OVERLAP_OFF;                                        // default of all other programs
     if ((asked & LAYOUT_BIT(collectives)) == 0) at->collectives = COLLECTIVES_AUTO; // as import.py converts settings
-    if (!row_(program)->context) at->context = 1, space->fixed |= LAYOUT_BIT(context);
+    if (!foreign_row(program)->context) at->context = 1, space->fixed |= LAYOUT_BIT(context);
     space->fixed |= LAYOUT_BIT(bpipe) | LAYOUT_BIT(slices) | LAYOUT_BIT(pointwise) | LAYOUT_BIT(attention) |
                     LAYOUT_BIT(placement) | LAYOUT_BIT(overlap) | LAYOUT_BIT(collectives);
     layout_set(at, base);
@@ -108,7 +106,7 @@ static void add_row_(Grid *grid, const PlanAnswer *answer, const char *what, dou
 // Rows of the plan with other keys.
 static int planned_rows_(const PlanAnswer *answer, Grid *grid, Error *err) {
     const Config *given = &answer->config;
-    const ForeignProgram *row = row_(given->program);
+    const ForeignProgram *row = foreign_row(given->program);
     bool off = given->parallel.overlap == OVERLAP_OFF, pointwise = config_pointwise(given, 0);
     const struct {
         const char *what;
@@ -173,7 +171,7 @@ static void sharded_row_(const PlanAnswer *answer, Grid *grid, const char *what,
 int foreign_rows_print(const PlanAnswer *answer, int most, FILE *file, Error *err) {
     enum { COLUMNS = 5 };
     const Config *config = &answer->config;
-    const ForeignProgram *row = row_(config->program);
+    const ForeignProgram *row = foreign_row(config->program);
     const char *heading[] = {"the plan with", "rank", "fits", "step", ""};
     int64_t copies = config->parallel.data * config->parallel.context;
     int64_t stride = config->parallel.pipeline * config->parallel.tensor;

@@ -480,10 +480,7 @@ int layout_candidates(const LayoutSpace *space, int index, const RunLayout *at, 
 static void layout_walk_(LayoutList *list, const LayoutSpace *space, int first, int last, RunLayout at) {
     int64_t values[LAYOUT_CANDIDATES];
     int count = first > last ? 0 : layout_candidates(space, first, &at, values);
-    if (first > last) {
-        list->layouts = xgrow(list->layouts, list->count, sizeof *list->layouts);
-        list->layouts[list->count++] = at;
-    }
+    if (first > last) xpush(list->layouts, list->count, at);
     for (int i = 0; i < count; i++) {
         layout_put(&at, first, values[i]);
         layout_walk_(list, space, first + 1, last, at);

@@ -23,16 +23,17 @@ static double more_(const Forecast *one, const Forecast *than) {
     return fabs(more) < 0.05 ? 0 : more;
 }
 
-void pays_print(const Forecast *const *found, int64_t count, const Forecast *own, const char *named, bool bpipe,
+void pays_print(const Forecast *found, size_t stride, int64_t count, const Forecast *own, const char *named, bool bpipe,
                 const char *nothing, FILE *file) {
     const Forecast *best[PAYS_WAYS] = {NULL}, *plain = NULL; // plain: the fastest without evictions
     char *text, title[SCHEDULE_TEXT], step[32];
     const char *comma = "";
     size_t length;
     for (int64_t i = 0; i < count; i++) {
-        const Forecast **way = &best[pays_way(&found[i]->layout)];
-        if (!found[i]->fits || !found[i]->time.known) continue;
-        if (*way == NULL || planner_prefers(found[i], *way)) *way = found[i];
+        const Forecast *at = (const void *)((const char *)found + (size_t)i * stride);
+        const Forecast **way = &best[pays_way(&at->layout)];
+        if (!at->fits || !at->time.known) continue;
+        if (*way == NULL || planner_prefers(at, *way)) *way = at;
     }
     for (int way = 0; way < PAYS_PARTNER; way++)
         if (best[way] != NULL && (plain == NULL || best[way]->time.step < plain->time.step)) plain = best[way];

@@ -104,7 +104,7 @@ static void put_stage_(JsonOut *out, const PlanAnswer *answer, int s) {
 }
 
 // Writes one JSON object on one line; scripts rely on its keys. Unknown figures are null.
-static int answer_write_json_(const PlanAnswer *answer, FILE *file) {
+static void answer_write_json_(const PlanAnswer *answer, FILE *file) {
     JsonOut out = {.file = file};
     const Config *config = &answer->config;
     const PlanTime *time = &answer->time;
@@ -153,7 +153,6 @@ static int answer_write_json_(const PlanAnswer *answer, FILE *file) {
     schedule_table_write_json(&answer->schedules, config, &out);
     json_end(&out, '}');
     fputc('\n', file);
-    return 0;
 }
 
 // ---------------------------------------------------------------- the trace, the command
@@ -205,9 +204,8 @@ int plan_command(const Config *config, const Model *model, bool json, const char
         timeline_free(timeline);
         plan_costs_free(&costs);
     }
-    if (status == 0)
-        status =
-            json ? answer_write_json_(answer, stdout) : plan_report(answer, log->level == LOG_VERBOSE, stdout, err);
+    if (status == 0 && json) answer_write_json_(answer, stdout);
+    else if (status == 0) status = plan_report(answer, log->level == LOG_VERBOSE, stdout, err);
     if (status == 0 && (fflush(stdout) != 0 || ferror(stdout)))
         status = error_set(err, EXIT_FAILED, "cannot write the plan to stdout");
     plan_free(&answer->plan);

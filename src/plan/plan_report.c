@@ -68,8 +68,7 @@ static void print_answer_(const PlanAnswer *answer, bool terminal, FILE *file) {
               config_cut_text(config, cut), (long long)config->schedule.micro_batch,
               config->schedule.file[0] != '\0' ? config->schedule.file : schedule_text(&layout, schedule));
     char whose[64] = "";
-    if (config->program != 0)
-        snprintf(whose, sizeof whose, ", by %s's bytes", foreign_programs[config->program - 1].title);
+    if (config->program != 0) snprintf(whose, sizeof whose, ", by %s's bytes", foreign_row(config->program)->title);
     if (hardware->memory_bytes > 0)
         grid_line(file, "fits", "%s: %.2f GiB %s on the ranks of stage %d (%.2f of %.2f, %.4g in reserve)%s",
                   fits ? "yes" : "no", fabs(left), fits ? "left" : "too much", fullest, report_gib_(peak),
@@ -333,8 +332,6 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     char *text;
     size_t length;
     FILE *screen = xmemstream(&text, &length);
-    const Forecast **rows = xcalloc((size_t)table->count + 1, sizeof *rows);
-    for (int i = 0; i < table->count; i++) rows[i] = &table->rows[i];
     hardware_print_cpus(&answer->planner.hardware, screen);
     print_answer_(answer, terminal, screen);
     plan_print_replaced(&answer->config, screen);
@@ -346,7 +343,7 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     const char *list = answer->config.schedule.file, *slash = strrchr(list, '/');
     const char *named = list[0] == '\0' ? NULL : slash != NULL ? slash + 1 : list;
     if (answer->time.known && table->best >= 0 && !foreign)
-        pays_print(rows, table->count, &run, named, false, "does not fit", screen);
+        pays_print(table->rows, sizeof *table->rows, table->count, &run, named, false, "does not fit", screen);
     if (!foreign) grid_line(screen, "BPipe?", "%s", answer->verdict.brief);
     const Forecast *best = table->best >= 0 ? &table->rows[table->best] : &run;
     double less = answer->time.known && !foreign ? 1 - best->time.step / answer->time.step : 0;
@@ -360,7 +357,6 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
         grid_line(screen, "better", "%s, %.1f %% less: %s", schedule_text(&best->layout, schedule), 100 * less, set);
         free(set);
     }
-    free(rows);
     int status = print_world_(answer, screen, err), used = 2; // two lines of headings
     if (status == 0) print_peaks_(answer, &answer->plan, "memory", "peak of a rank", verbose, screen);
     xmemstream_close(screen);

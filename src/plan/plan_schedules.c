@@ -13,11 +13,6 @@
 
 // ---------------------------------------------------------------- the rows
 
-static void rows_add_(ScheduleTable *table, const Forecast *row) {
-    table->rows = xgrow(table->rows, table->count, sizeof *table->rows);
-    table->rows[table->count++] = *row;
-}
-
 typedef struct RowsOf {
     const SearchSpace *space;
     Config config;
@@ -41,7 +36,7 @@ static Forecast take_row_(void *argument, const RunLayout *way, const Forecast *
     row.layout.slots = row.slots;
     row.layout.load_ahead = row.load_ahead;
     row.layout.split = way->split;
-    rows_add_(table, &row);
+    xpush(table->rows, table->count, row);
     return row;
 }
 
@@ -98,7 +93,8 @@ int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threa
         for (int64_t i = 0; i < lists.count; i++) {
             if (status == 0 && rows[i].status != 0) *err = rows[i].err; // error of the first row that failed
             if (status == 0) status = rows[i].status;
-            for (int row = 0; row < rows[i].table.count; row++) rows_add_(table, &rows[i].table.rows[row]);
+            for (int row = 0; row < rows[i].table.count; row++)
+                xpush(table->rows, table->count, rows[i].table.rows[row]);
             free(rows[i].table.rows);
         }
         free_all(rows, lists.layouts);

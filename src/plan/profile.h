@@ -31,8 +31,6 @@ typedef struct Profile {
     int64_t count;
 } Profile;
 
-// Appends a copy of the stage.
-void profile_add(Profile *profile, const ProfileStage *stage);
 void profile_free(Profile *profile);
 
 // Checks that a profile can be written to `path`, before a long measurement; creates its folders. -1 with err.

@@ -18,11 +18,6 @@
 static const char FORMAT[] = "stage profile";
 enum { VERSION_ = 1 };
 
-void profile_add(Profile *profile, const ProfileStage *stage) {
-    profile->stages = xgrow(profile->stages, profile->count, sizeof *profile->stages);
-    profile->stages[profile->count++] = *stage;
-}
-
 void profile_free(Profile *profile) {
     free(profile->stages);
     memset(profile, 0, sizeof *profile);
@@ -120,11 +115,6 @@ static int profile_damaged_(const char *path, const char *what, Error *err) {
     return error_set(err, EXIT_USAGE, "%s: %s; make the profile again with --profile", path, what);
 }
 
-static bool truth_(const JsonValue *object, const char *key) {
-    const JsonValue *value = json_find(object, key);
-    return value != NULL && value->type == JSON_BOOL && value->truth;
-}
-
 static double profile_number_(const JsonValue *object, const char *key) {
     const JsonValue *value = json_find(object, key);
     return value != NULL && value->type == JSON_NUMBER ? value->number : -1;
@@ -153,7 +143,7 @@ static int profile_read_all_(Profile *profile, const JsonValue *root, const char
     profile->fp8 = json_find(root, "fp8") == NULL ? FP8_OFF : word_(root, "fp8", "train.fp8");
     profile->tensor = json_integer(root, "tensor", 0);
     profile->expert = json_integer(root, "expert", 1); // absent in older profiles
-    profile->sequence = truth_(root, "sequence");
+    profile->sequence = json_true(root, "sequence");
     profile->optimizer_seconds = 1e-9 * profile_number_(root, "optimizer_ns_per_element");
     profile->norm_seconds = 1e-9 * profile_number_(root, "norm_ns_per_element");
     if (profile->precision < 0 || profile->optimizer_seconds < 0 || profile->norm_seconds < 0 || stages == NULL ||
@@ -162,7 +152,7 @@ static int profile_read_all_(Profile *profile, const JsonValue *root, const char
     ModelConfig *m = &profile->model;
     const JsonValue *model = json_find(root, "model");
     m->family = word_(model, "family", "model.family");
-    m->causal = json_find(model, "causal") == NULL || truth_(model, "causal"); // absent in older profiles
+    m->causal = json_find(model, "causal") == NULL || json_true(model, "causal"); // absent in older profiles
     for (int i = 0; i < EXTENTS_; i++) {
         int64_t *field = (int64_t *)((char *)m + extents_[i].at);
         // Profiles from before model.head_dim have head_dim = hidden / heads, which are read earlier in this loop.
@@ -175,8 +165,8 @@ static int profile_read_all_(Profile *profile, const JsonValue *root, const char
                               .softmax = word_(from, "softmax", "attention.softmax"),
                               .micro_batch = json_integer(from, "micro_batch", 0),
                               .layers = json_integer(from, "layers", 0),
-                              .first = truth_(from, "first"),
-                              .last = truth_(from, "last"),
+                              .first = json_true(from, "first"),
+                              .last = json_true(from, "last"),
                               .peak_bytes = json_integer(from, "peak_bytes", 0)};
         double *seconds = stage.seconds;
         bool split =
@@ -188,7 +178,7 @@ static int profile_read_all_(Profile *profile, const JsonValue *root, const char
         if (stage.attention < 0 || stage.softmax < 0 || stage.micro_batch < 1 || stage.micro_batch > 65536 ||
             stage.layers < 0 || seconds[TIMED_FORWARD] <= 0 || seconds[TIMED_BACKWARD] <= 0)
             return profile_damaged_(path, "one of its stages is incomplete", err);
-        profile_add(profile, &stage);
+        xpush(profile->stages, profile->count, stage);
     }
     return 0;
 }

@@ -216,7 +216,7 @@ static int measure_stage_(Session *session, int stage, Error *err) {
                    mode, micro_batch, stage, stages, 1e3 * took->seconds[TIMED_FORWARD],
                    1e3 * took->seconds[TIMED_BACKWARD], 1e3 * took->seconds[TIMED_INPUT],
                    1e3 * took->seconds[TIMED_WEIGHT]);
-        profile_add(session->profile, took);
+        xpush(session->profile->stages, session->profile->count, *took);
     }
     plan_free(&session->plan);
     schedule_free(session->list);

@@ -214,48 +214,50 @@ Schedule space_one_slot(const Config *config) {
                       .stage = stages};
 }
 
-// Returns the bytes of a tied embedding's second copy, on the last stage. Where a V has both ends on one rank, there is
-// only one copy.
-static int64_t second_copy_(const Plan *plan, const Config *config) {
-    bool tied = config->model.tie_embeddings == TIE_TRUE && plan->stages > 1;
-    return tied ? plan->stage[plan->stages - 1].memory.bytes[MEMORY_EMBEDDING] : 0;
+// Plans a layout with one slot per stage, of one slice.
+static Plan plan_one_slot_(const SearchSpace *space, const RunLayout *layout, Config *config) {
+    space_set(space, layout, config);
+    Schedule lists = space_one_slot(config);
+    lists.slices = 1;
+    Plan plan = planner_plan(space->planner, config, &lists);
+    free(lists.stage);
+    return plan;
+}
+
+// Frees the plan. Returns `bytes`, a sum over its stages, per stage, and without a tied embedding's second copy on the
+// last stage: where a V has both ends on one rank, there is only one copy.
+static int64_t per_stage_(int64_t bytes, Plan *plan, const Config *config) {
+    int stages = plan->stages;
+    bool tied = config->model.tie_embeddings == TIE_TRUE && stages > 1;
+    if (tied) bytes -= plan->stage[stages - 1].memory.bytes[MEMORY_EMBEDDING];
+    plan_free(plan);
+    return bytes / stages;
 }
 
 int64_t space_least_bytes(const SearchSpace *space, const RunLayout *shape, Config *config) {
     bool fixed = space_fixes(space, LAYOUT_BIT(recompute)); // else layers may be recomputed, and bundles nearly empty
     int64_t bytes = 0;
     if (space_fixes(space, LAYOUT_BIT(layers))) return 0;
-    space_set(space, shape, config);
-    Schedule lists = space_one_slot(config);
-    lists.slices = 1;
-    Plan plan = planner_plan(space->planner, config, &lists);
+    Plan plan = plan_one_slot_(space, shape, config);
     for (int s = 0; s < plan.stages; s++) {
         const PlanStage *stage = &plan.stage[s];
         bytes += memory_total(&stage->memory) - stage->memory.bytes[MEMORY_OWN_SLOTS];
         if (fixed) bytes += stage->slot_bytes / layout_most_chunks(&space->keys);
     }
-    bytes -= second_copy_(&plan, config);
-    plan_free(&plan);
-    free(lists.stage);
-    return bytes / shape->pipeline;
+    return per_stage_(bytes, &plan, config);
 }
 
 int64_t space_division_bytes(const SearchSpace *space, const RunLayout *division, Config *config) {
     static const double PADDED = 0.999; // a cut may pad fewer tensors to their alignment
     int64_t bytes = 0;
     if (space->keys.base->program != 0 || space_fixes(space, LAYOUT_BIT(layers))) return 0;
-    space_set(space, division, config);
-    Schedule lists = space_one_slot(config);
-    Plan plan = planner_plan(space->planner, config, &lists);
+    Plan plan = plan_one_slot_(space, division, config);
     for (int s = 0; s < plan.stages; s++) {
         const int64_t *memory = plan.stage[s].memory.bytes;
         bytes += memory[MEMORY_WEIGHTS] + memory[MEMORY_MASTERS] + memory[MEMORY_OPTIMIZER];
         bytes += memory[MEMORY_EMBEDDING] + (config_microbatches(config) > 1 ? memory[MEMORY_GRADIENTS] : 0);
     }
-    bytes -= second_copy_(&plan, config);
-    plan_free(&plan);
-    free(lists.stage);
-    return (int64_t)(PADDED * (double)bytes / division->pipeline);
+    return (int64_t)(PADDED * (double)per_stage_(bytes, &plan, config));
 }
 
 // ---------------------------------------------------------------- ways to keep bundles

@@ -25,7 +25,7 @@ static bool misfit_before_(const void *misfits, int64_t a, int64_t b) {
 }
 
 static void misfits_push_(Heap *waiting, CandidateList *misfits, const Candidate *misfit) {
-    candidates_add(misfits, misfit);
+    xpush(misfits->items, misfits->count, *misfit);
     heap_push(waiting, misfits->items, misfits->count - 1);
 }
 
@@ -119,8 +119,7 @@ int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Er
     int64_t part = given->parallel.pipeline * given->parallel.tensor * given->parallel.context;
     if (space->keys.world % part != 0) return 0;
     given->parallel.data = space->keys.world / part;
-    if (given->program != 0 && foreign_take(given, foreign_programs[given->program - 1].word, false, &ignored) != 0)
-        return 0;
+    if (given->program != 0 && foreign_take(given, foreign_row(given->program)->word, false, &ignored) != 0) return 0;
     // Decides the keys that are left open, as --plan does.
     Log quiet = {.program = "", .rank = -1, .stage = -1, .level = LOG_QUIET};
     if (config_check(given, &ignored) != 0) return 0;

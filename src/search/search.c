@@ -67,19 +67,9 @@ static bool node_before_(const void *nodes, int64_t a, int64_t b) {
     return one->bound != other->bound ? one->bound < other->bound : a < b;
 }
 
-static void nodes_add_(NodeList *list, const Node *node) {
-    list->nodes = xgrow(list->nodes, list->count, sizeof *list->nodes);
-    list->nodes[list->count++] = *node;
-}
-
 static void push_(Search *search, const Node *node) {
-    nodes_add_(&search->nodes, node);
+    xpush(search->nodes.nodes, search->nodes.count, *node);
     heap_push(&search->heap, search->nodes.nodes, search->nodes.count - 1);
-}
-
-void candidates_add(CandidateList *list, const Candidate *candidate) {
-    list->items = xgrow(list->items, list->count, sizeof *list->items);
-    list->items[list->count++] = *candidate;
 }
 
 // ---------------------------------------------------------------- candidates that need no plan
@@ -165,7 +155,7 @@ static void standing_take_front_(CandidateList *front, const Candidate *found) {
         if (planner_compared(other) < compared || other->peak_bytes < bytes) front->items[kept++] = front->items[i];
     }
     front->count = kept;
-    candidates_add(front, found);
+    xpush(front->items, front->count, *found);
     while (at < kept && planner_compared(&front->items[at].forecast) < compared) at++;
     memmove(&front->items[at + 1], &front->items[at], (size_t)(kept - at) * sizeof *front->items);
     front->items[at] = *found;
@@ -176,7 +166,7 @@ static void standing_take_key_(Standing *standing, const Candidate *found) {
     int64_t at = 0;
     while (at < keys->count && !same_key_(&keys->items[at].forecast.layout, &found->forecast.layout)) at++;
     if (at < keys->count && !found_before_(found, &keys->items[at])) return;
-    if (at == keys->count) candidates_add(keys, found);
+    if (at == keys->count) xpush(keys->items, keys->count, *found);
     // Keeps the list sorted: moves the new entry before all slower entries.
     for (; at > 0 && found_before_(found, &keys->items[at - 1]); at--) keys->items[at] = keys->items[at - 1];
     keys->items[at] = *found;
@@ -204,7 +194,7 @@ static void expand_division_(const Search *search, Config *config, const Node *d
         node.times = space_layer_times(space, &node.layout, &division->times, config);
         node.bound = shape_bound(space, &node.layout, &node.times);
         matters = !node_hopeless_(search, &node);
-        if (matters) nodes_add_(&outcome->nodes, &node);
+        if (matters) xpush(outcome->nodes.nodes, outcome->nodes.count, node);
     }
     free(shapes.layouts);
 }
@@ -220,7 +210,7 @@ static void add_cut_(const Search *search, const Node *shape, Node *node, const 
     node->least_bytes = max_i64(node->least_bytes, fixed ? cut.least_bytes : cut.recomputing_bytes);
     node->kept_bytes = cut.least_bytes;
     cut_free(&cut);
-    if (!node_hopeless_(search, node)) nodes_add_(&outcome->nodes, node);
+    if (!node_hopeless_(search, node)) xpush(outcome->nodes.nodes, outcome->nodes.count, *node);
 }
 
 static void expand_shape_(const Search *search, Config *config, const Node *shape, Outcome *outcome) {
@@ -260,13 +250,13 @@ static void expand_cut_(const Search *search, Config *config, const Node *first,
         if (!same_cut_(&node.layout, &first->layout)) continue;
         if (!never_fits) {
             node.bound = cut_bound(&cut, &node.layout);
-            if (!node_hopeless_(search, &node)) nodes_add_(&outcome->nodes, &node);
+            if (!node_hopeless_(search, &node)) xpush(outcome->nodes.nodes, outcome->nodes.count, node);
             continue;
         }
         Candidate misfit = {.forecast = {.layout = node.layout}, .bound = node.bound, .all = true};
         misfit.forecast.lacks = plan_lacks((double)node.least_bytes, (double)space->planner->hardware.memory_bytes,
                                            space->keys.base->hardware.reserve_gib);
-        candidates_add(&outcome->misfits, &misfit);
+        xpush(outcome->misfits.items, outcome->misfits.count, misfit);
     }
     cut_free(&cut);
     free(lists.layouts);
@@ -354,8 +344,9 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
         forecast->layout.slots = forecast->slots;
         forecast->layout.load_ahead = forecast->load_ahead;
     }
+    CandidateList *list_of = forecast->fits ? &outcome->found : &outcome->misfits;
     if (forecast->fits ? forecast->time.known : !trade) // no answer reads a trade that does not fit
-        candidates_add(forecast->fits ? &outcome->found : &outcome->misfits, &tried);
+        xpush(list_of->items, list_of->count, tried);
     return *forecast;
 }
 
@@ -412,7 +403,7 @@ static void take_outcome_(Search *search, Outcome *outcome) {
     for (int64_t i = 0; i < outcome->found.count; i++) {
         Candidate *found = &outcome->found.items[i];
         found->order = search->orders++;
-        candidates_add(&result->found, found);
+        xpush(result->found.items, result->found.count, *found);
         standing_take_front_(&search->standing.front, found);
         standing_take_key_(&search->standing, found);
         double *way = &search->standing.ways[pays_way(&found->forecast.layout)];
@@ -420,7 +411,7 @@ static void take_outcome_(Search *search, Outcome *outcome) {
     }
     for (int64_t i = 0; i < outcome->misfits.count; i++) {
         outcome->misfits.items[i].order = search->orders++;
-        candidates_add(&result->misfits, &outcome->misfits.items[i]);
+        xpush(result->misfits.items, result->misfits.count, outcome->misfits.items[i]);
     }
     result->evaluated += outcome->evaluated;
     result->simulated += outcome->found.count;
@@ -532,11 +523,11 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
             Candidate misfit = {.forecast = {.layout = node.layout, .lacks = lacks}, .all = true, .division = true};
             LayoutList schedules = space_schedules(&bare, &node.layout, true, &config);
             misfit.order = search.orders++;
-            if (schedules.count > 0) candidates_add(&result->misfits, &misfit);
+            if (schedules.count > 0) xpush(result->misfits.items, result->misfits.count, misfit);
             free(schedules.layouts);
             continue;
         }
-        nodes_add_(&open, &node);
+        xpush(open.nodes, open.count, node);
     }
 #pragma omp parallel
     {

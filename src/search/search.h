@@ -26,8 +26,6 @@ typedef struct CandidateList {
     int64_t count;
 } CandidateList;
 
-void candidates_add(CandidateList *list, const Candidate *candidate);
-
 enum { SEARCH_BEST = 10 };
 
 typedef struct SearchResult {

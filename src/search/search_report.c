@@ -168,7 +168,7 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, bo
     plan_print_replaced(&config, file);
     if (config.program != 0)
         grid_line(file, "for", "%s: its schedules, recomputation and defaults, and its bytes, %.0f %% added",
-                  foreign_programs[config.program - 1].title, 100 * (foreign_programs[config.program - 1].error - 1));
+                  foreign_row(config.program)->title, 100 * (foreign_row(config.program)->error - 1));
     grid_line(file, "best", "%s, micro-batch %lld, %s, chunks %d, %s: %s a step, %s on the ranks of stage %d",
               config_cut_text(&config, cut), (long long)config.schedule.micro_batch, list_text_(best->layout, schedule),
               best->layout.chunks, rest_text_(space, &config, REST_SENTENCE, rest), grid_seconds(best->time.step, step),
@@ -181,7 +181,7 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, bo
                         "best.yaml --plan --for %1$s says what each setting would change"
                       : "with --write best.yaml, scripts/export.py best.yaml --to %1$s prints its settings, and -c "
                         "best.yaml --plan --for %1$s says what each would change",
-                  foreign_programs[config.program - 1].word);
+                  foreign_row(config.program)->word);
     plan_print_time(space->planner, &config, &best->time, verbose, file);
     if (!isnan(items[result->best].robust)) unsure_print(&result->unsure, best->time.step, file);
     for (int64_t i = 0; i < result->found.count; i++)
@@ -302,11 +302,10 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
         status = print_nothing_(space, result, screen, err);
     } else {
         print_best_(space, result, verbose, screen);
-        const Forecast **all = xcalloc((size_t)result->found.count, sizeof *all);
-        for (int64_t i = 0; i < result->found.count; i++) all[i] = &result->found.items[i].forecast;
+        const Candidate *items = result->found.items;
         if (here == NULL)
-            pays_print(all, result->found.count, all[result->best], NULL, true, "none comes near", screen);
-        free(all);
+            pays_print(&items->forecast, sizeof *items, result->found.count, &items[result->best].forecast, NULL, true,
+                       "none comes near", screen);
         status = print_gain_(space, result, screen, extra, err);
         if (status == 0) status = print_next_(space, result, screen, extra, err);
     }

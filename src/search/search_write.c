@@ -135,13 +135,10 @@ int search_write_five(const SearchSpace *space, const SearchResult *result, cons
     int rows[FIVE] = {result->best}, count = 1;
     for (int i = 0; i < result->ten_count && count < FIVE; i++)
         if (result->ten[i] != result->best) rows[count++] = result->ten[i];
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < FIVE; i++) {
         snprintf(path, sizeof path, "%s/%d.yaml", folder, i + 1);
-        if (search_write_config(space, result, rows[i], path, err) != 0) return -1;
-    }
-    for (int i = count; i < FIVE; i++) { // files of an earlier search
-        snprintf(path, sizeof path, "%s/%d.yaml", folder, i + 1);
-        remove(path);
+        if (i >= count) remove(path); // a file of an earlier search
+        else if (search_write_config(space, result, rows[i], path, err) != 0) return -1;
     }
     return 0;
 }

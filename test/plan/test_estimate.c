@@ -1,6 +1,7 @@
 // The paper's formula, and times that can be computed by hand: counted stage times, Megatron-LM's
 // softmax rule, and a long schedule with a time that follows from a shorter one.
 #include "models.h"
+#include "base/alloc.h"
 #include "plan/counted.h"
 #include "plan/plan_time.h"
 #include "backend/attention_scratch.h"
@@ -364,7 +365,7 @@ static double forward_by_profile(int heads, int64_t batch) {
                               .micro_batch = (int64_t)sizes[i][0],
                               .layers = 1,
                               .seconds = {sizes[i][1], 2 * sizes[i][1], 1.25 * sizes[i][1], sizes[i][1]}};
-        profile_add(&profile, &stage);
+        xpush(profile.stages, profile.count, stage);
     }
     StageChunk at = {.layers = 1};
     AttentionShape attention = {.batch = batch,
