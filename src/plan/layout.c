@@ -238,8 +238,8 @@ static int sequence_values_(const LayoutSpace *space, const RunLayout *at, int64
     return divides;
 }
 
-// auto uses copies between the GPUs of a node where such copies are possible. Only there is NCCL a second candidate, and
-// a fixed `copy` legal with several tensor ranks.
+// auto uses copies between the GPUs of a node where such copies are possible. Only there is NCCL a second candidate,
+// and a fixed `copy` legal with several tensor ranks.
 static int collectives_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     int64_t node = space->base->hardware.gpus_per_node, given = space->given.collectives;
     bool copies = at->tensor > 1 && at->sequence && (space->world <= node || node % at->tensor == 0);
