@@ -1,14 +1,13 @@
-"""The shell's arithmetic, in 64 bits: the operators of C, in bash's order of precedence."""
+"""The shell's arithmetic, in 64 bits: the operators of C that launch scripts use, in bash's order of precedence."""
 
 import operator
 import re
 
-WORD = re.compile(r"\s*(0[xX][0-9a-fA-F]+|\d+#\w+|\d+|[A-Za-z_]\w*(?:\[[^][]*\])?|\*\*|(?:<<|>>|[-+*/%&|^])=|[<>=!]=|"
-                  r"<<|>>|&&|\|\||\+\+|--|[-+*/%&|^~!<>=?:(),])")
+WORD = re.compile(r"\s*(0[xX][0-9a-fA-F]+|\d+|[A-Za-z_]\w*(?:\[[^][]*\])?|[<>=!]=|&&|\|\||[-+*/%!<>?:()])")
+STEP = re.compile(r"\s*(\+\+|--|)\s*([A-Za-z_]\w*(?:\[[^][]*\])?)\s*(\+\+|--|[-+*/%]?=(?!=)|)(.*)", re.DOTALL)
 SETS = re.compile(r"([A-Za-z_]\w*)(?:\[[^][]*\])?\s*(?:\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))|"
-                  r"(?:\+\+|--)\s*([A-Za-z_]\w*)")
-LEVELS = (("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"), ("+", "-"),
-          ("*", "/", "%"), ("**",))
+                  r"(?:\+\+|--)\s*([A-Za-z_]\w*)")  # what any expression may set
+LEVELS = (("?",), ("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("+", "-"), ("*", "/", "%"))
 LEVEL = {sign: level for level, signs in enumerate(LEVELS) for sign in signs}
 
 
@@ -17,130 +16,76 @@ def divided(a, b):
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
-def power(a, b):
-    if b < 0:
-        raise ArithmeticError(b)
-    return pow(a, b, 1 << 64)
-
-
-BINARY = {"||": lambda a, b: a or b, "&&": lambda a, b: a and b, "|": operator.or_, "^": operator.xor,
-          "&": operator.and_, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
-          "<=": operator.le, ">=": operator.ge, "<<": lambda a, b: a << (b & 63), ">>": lambda a, b: a >> (b & 63),
+BINARY = {"||": lambda a, b: bool(a or b), "&&": lambda a, b: bool(a and b), "==": operator.eq, "!=": operator.ne,
+          "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge,
           "+": operator.add, "-": operator.sub, "*": operator.mul, "/": divided,
-          "%": lambda a, b: a - b * divided(a, b), "**": power}
-TRUTHS = ("||", "&&", *LEVELS[5], *LEVELS[6])
-UNARY = {"-": operator.neg, "+": operator.pos, "~": operator.invert, "!": operator.not_}
+          "%": lambda a, b: a - b * divided(a, b)}
+UNARY = {"-": operator.neg, "+": operator.pos, "!": operator.not_}
 
 
-def number_of(text):
-    base, _, digits = text.rpartition("#")
-    return int(digits, int(base or (16 if text[:2] in ("0x", "0X") else 8 if text[0] == "0" else 10)))
+def joined(sign, a, b):
+    return (BINARY[sign](a, b) + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-class Arithmetic:
-    """Evaluates one expression. value(name) and put(name, number) read and set variables. Raises ValueError if the
-    expression is invalid, or ArithmeticError."""
+def evaluate(text, value):
+    """Returns the value of an expression without assignments. value(name) reads a variable."""
+    words = WORD.findall(text)[::-1]
+    if "".join("".join(words[::-1]).split()) != "".join(text.split()):
+        raise ValueError(text)
 
-    def __init__(self, text, value, put):
-        self.words, at = [], 0
-        for found in WORD.finditer(text := text.rstrip()):
-            if found.start() != at:
-                break
-            at = found.end()
-            self.words.append(found[1])
-        if at != len(text):
+    def take(*signs):
+        return words.pop() if words and words[-1] in signs else ""
+
+    def read(lowest, counts):  # counts: not skipped by &&, || or ?:
+        if sign := take(*UNARY):
+            found = int(UNARY[sign](read(len(LEVELS), counts)))
+        elif take("("):
+            found = read(0, counts)
+            if not take(")"):
+                raise ValueError(text)
+        elif words and words[-1][0].isdigit():
+            word = words.pop()
+            found = int(word, 16 if word[:2] in ("0x", "0X") else 8 if word[0] == "0" else 10)
+        elif words and words[-1][0].isidentifier():
+            word = words.pop()
+            found = value(word) if counts else 0
+        else:
             raise ValueError(text)
-        self.value, self.put, self.at, self.counts = value, put, 0, True  # counts: not skipped by &&, || or ?:
-
-    def result(self):
-        found = self.listed() if self.words else 0
-        if self.at < len(self.words):
-            raise ValueError(self.words[self.at])
+        while words and LEVEL.get(words[-1], -1) >= lowest:
+            sign = words.pop()
+            if sign == "?":
+                yes = read(0, counts and bool(found))
+                if not take(":"):
+                    raise ValueError(text)
+                no = read(0, counts and not found)
+                found = yes if found else no
+            else:
+                skipped = sign in ("&&", "||") and bool(found) == (sign == "||")
+                other = read(LEVEL[sign] + 1, counts and not skipped)
+                found = joined(sign, found, other) if counts else 0
         return found
 
-    def peek(self, ahead=0):
-        return self.words[self.at + ahead] if self.at + ahead < len(self.words) else ""
+    found = read(0, True) if words else 0
+    if words:
+        raise ValueError(text)
+    return found
 
-    def takes(self, *words):
-        """Returns the next word if it is one of these, and takes it."""
-        word = self.peek() if self.peek() in words else ""
-        self.at += word != ""
-        return word
 
-    def expect(self, word):
-        if not self.takes(word):
-            raise ValueError(word)
-
-    def listed(self):
-        found = self.assigned()
-        while self.takes(","):
-            found = self.assigned()
-        return found
-
-    def only_if(self, counts, read, *arguments):
-        """Reads a part that is skipped unless `counts`."""
-        before, self.counts = self.counts, self.counts and counts
-        found = read(*arguments)
-        self.counts = before
-        return found
-
-    def assigned(self):
-        name, sets = self.peek(), self.peek(1)
-        if not (name[:1].isidentifier() and sets.endswith("=") and sets not in LEVEL):
-            return self.chosen()
-        self.at += 2
-        found = self.assigned()
-        return self.set(name, self.joined(sets[:-1], self.named(name), found) if sets != "=" else found)
-
-    def chosen(self):
-        """Reads a ? b : c."""
-        found = self.binary(0)
-        if self.takes("?"):
-            yes = self.only_if(bool(found), self.listed)
-            self.expect(":")
-            no = self.only_if(not found, self.chosen)
-            found = yes if found else no
-        return found
-
-    def binary(self, lowest):
-        found = self.unary()
-        while LEVEL.get(sign := self.peek(), -1) >= lowest:
-            self.at += 1
-            skipped = sign in ("&&", "||") and bool(found) == (sign == "||")
-            other = self.only_if(not skipped, self.binary, LEVEL[sign] + (sign != "**"))
-            found = self.joined(sign, found, other)
-        return found
-
-    def joined(self, sign, a, b):
-        if not self.counts:
-            return 0
-        found = bool(BINARY[sign](a, b)) if sign in TRUTHS else BINARY[sign](a, b)
-        return (found + (1 << 63)) % (1 << 64) - (1 << 63)
-
-    def unary(self):
-        if sign := self.takes("++", "--"):
-            name, self.at = self.peek(), self.at + 1
-            return self.set(name, self.joined(sign[0], self.named(name), 1))
-        if sign := self.takes(*UNARY):
-            return int(UNARY[sign](self.unary()))
-        if self.takes("("):
-            found = self.listed()
-            self.expect(")")
-            return found
-        word, self.at = self.peek(), self.at + 1
-        if word[:1].isdigit():
-            return number_of(word)
-        found = self.named(word)
-        if sign := self.takes("++", "--"):
-            self.set(word, self.joined(sign[0], found, 1))
-        return found
-
-    def named(self, name):
-        if not name[:1].isidentifier():
-            raise ValueError(name)
-        return self.value(name) if self.counts else 0
-
-    def set(self, name, number):
-        if self.counts:
-            self.put(name, number)
-        return number
+def calculate(text, value, put):
+    """Runs expressions between commas, each of which may begin with an assignment: X = 1, X += 1, X++ or --X. Raises
+    ValueError if one is invalid or not read (an assignment inside, ** << >> & | ^ ~, 2#11), or ArithmeticError."""
+    found = 0
+    for part in text.split(","):
+        before, name, after, rest = (step := STEP.fullmatch(part)) and step.groups() or ("", "", "", "")
+        if after.endswith("="):
+            found = evaluate(rest, value)
+            found = joined(after[0], value(name), found) if len(after) == 2 else found
+            put(name, found)
+        elif (before or after) and not (before and after or rest.strip()):
+            old = value(name)
+            new = joined((before or after)[0], old, 1)
+            put(name, new)
+            found = new if before else old
+        else:
+            found = evaluate(part, value)
+    return found

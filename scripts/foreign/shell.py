@@ -11,7 +11,7 @@ from collections import namedtuple
 
 from run_files import Failure
 
-from .arithmetic import SETS, Arithmetic
+from .arithmetic import SETS, calculate
 
 BEGIN, END = "\ue000", "\ue001"  # around the name of an unknown value
 ESCAPED = {"$": "\ue002", "`": "\ue003"}  # escaped characters, which begin no expansion
@@ -85,47 +85,9 @@ def matches(pattern, text):
         return False
 
 
-def place_of(key):
-    """Returns what bash's order of an array's keys grows with: the number, or the bucket of a hash table (FNV-1)."""
-    if isinstance(key, int):
-        return key
-    found = 2166136261
-    for byte in key.encode(errors="replace"):
-        found = found * 16777619 % (1 << 32) ^ byte
-    return found % 1024
-
-
-def braced(word):
-    """Yields the words of a word with {a,b} or {1..9..2} outside of quotes."""
-    for at, (kind, text) in enumerate(word):
-        for found in BRACES.finditer(text) if kind == "plain" else ():
-            begin, end, step, listed = found.groups()
-            before, after = text[: found.start()], text[found.end() :]
-            if before.endswith("$") or any(before.count(a) > before.count(b) for a, b in ("{}", "()")):
-                continue  # ${...}, or inside of it or of $(...)
-            if listed is None:
-                letters = begin.isalpha()
-                if letters != end.isalpha():
-                    continue
-                first, last = (ord(each) if letters else int(each) for each in (begin, end))
-                way = 1 if first <= last else -1
-                parts = range(first, last + way, way * max(int(step or 1), 1))
-                if letters:
-                    parts = [chr(each) for each in parts]
-                elif any(re.match("-?0.", each) for each in (begin, end)):
-                    parts = [str(each).zfill(max(len(begin), len(end))) for each in parts]
-            else:
-                parts = listed.split(",")
-            if len(parts) < MOST_WORDS:
-                for part in parts:
-                    yield from braced([*word[:at], (kind, f"{before}{part}{after}"), *word[at + 1 :]])
-                return
-    yield word
-
-
 class Scanner:
     """Splits a script into words and operators. A word is a list of pieces (kind, text), kind being plain, single or
-    double (quoted), the group of a pattern such as @(a|b), or an array's list of words."""
+    double (quoted), or an array's list of words."""
 
     BLANK = re.compile(r"(?:[ \t\r]|\\\n|#[^\n]*|[01]?(?=[<>])|\d+(?=<))*")  # includes the number in 2> or 0<
     OPERATOR = re.compile(r";;&?|;&|&&|\|\||\|&|<<<|&>>?|<&|\d*(?:>>|>&|>)|[|;&()<]")
@@ -161,8 +123,8 @@ class Scanner:
             elif self.sees("(("):
                 yield ("arithmetic", self.balanced("(", ")")[2:-2], line)
             elif self.sees("<<") and not self.sees("<<<"):
-                self.skip(r"<<-?[ \t]*")
-                self.waiting.append((self.word(), body := []))
+                tabs = self.skip(r"<<-?[ \t]*").startswith("<<-")
+                self.waiting.append((tabs, self.word(), body := []))
                 yield ("document", body, line)
             elif self.OPERATOR.match(self.text, self.at):
                 yield ("operator", self.skip(self.OPERATOR), line)
@@ -172,10 +134,14 @@ class Scanner:
 
     def documents(self):
         """Reads the bodies of the here-documents that the line has begun: (kind, text)."""
-        for word, body in self.waiting:
+        for tabs, word, body in self.waiting:
             end = "".join(text for _, text in word if isinstance(text, str))
             lines = []
-            while self.at < len(self.text) and (line := self.skip(r"[^\n]*\n?")).strip() != end:
+            while self.at < len(self.text):
+                self.skip(r"\t*" if tabs else "")
+                line = self.skip(r"[^\n]*\n?")
+                if line.rstrip("\r\n") == end:
+                    break
                 lines.append(line)
             body[:] = ["single" if any(kind != "plain" for kind, _ in word) else "double", "".join(lines)]
         self.waiting = []
@@ -214,7 +180,7 @@ class Scanner:
         while self.at < len(self.text):
             quoted = None
             if self.sees("(") and plain.endswith(("@", "?", "*", "+", "!")):
-                quoted = ("group", self.balanced("(", ")")[1:-1])
+                plain += self.balanced("(", ")")
             elif self.sees("(") and ASSIGNS.fullmatch(plain):
                 self.step()
                 quoted = ("array", self.array())
@@ -461,7 +427,7 @@ class Ended(Exception):
 
 
 class Broke(Exception):
-    """Broke(goes_on, levels): break or, if goes_on, continue, for the loop `levels` - 1 levels further out."""
+    """Broke(goes_on): break or, if goes_on, continue."""
 
 
 class Script:
@@ -470,7 +436,7 @@ class Script:
     def __init__(self, given=(), read=lambda name: None, arguments=()):
         self.given = {"IFS": " \t\n", **dict(given)}  # values from the user for variables that the script does not set
         self.variables, self.exported, self.functions = {}, set(), {}
-        self.kinds = {}  # of declared variables: {name: "A", "i" or the like}
+        self.texts = set()  # declared arrays whose keys are texts
         self.frames = []  # per function call: {local variable: its value outside}
         self.arguments = list(arguments)
         self.read = read  # returns the text of a file that the script names, or None
@@ -484,7 +450,7 @@ class Script:
         self.sourced = False  # `source` reads this text
         self.doubt, self.guess = "", False  # unknown value that the last condition used; whether there is one
         self.uncertain = 0  # enclosing conditions that used unknown values
-        self.printed = self.piped = None  # output of commands, if captured; input from a pipe
+        self.printed = None  # output of commands, if captured
 
     # ---- values
 
@@ -529,6 +495,8 @@ class Script:
         found = self.lookup(name) if name not in "@*" else dict(enumerate(self.arguments, 1))
         items = found if isinstance(found, dict) else {} if found is None else {0: found}
         every = (index or name) in ("@", "*")
+        if every and sign != "#" and len(items) > 1 and name in self.texts:
+            self.unread(self.line, f"the order of {name}'s items")
         if sign and found is None:
             return self.unsaid(whole, testing)
         if sign == "!":
@@ -564,7 +532,7 @@ class Script:
     def key_of(self, name, items, index, testing=False):
         """Returns the key of an array's item: a number, or in an associative array a text."""
         text = self.text(index.strip("\"'"), testing)
-        if "A" in self.kinds.get(name, "") or text in items or any(isinstance(key, str) for key in items):
+        if name in self.texts or text in items or any(isinstance(key, str) for key in items):
             return text
         at = self.arithmetic(index, testing)
         known = int(at) if re.fullmatch(r"-?\d{1,6}", at) else text
@@ -600,45 +568,33 @@ class Script:
             return text
         if cut := re.fullmatch(OFFSETS, rest):
             return text[int(cut[1]) :][: None if cut[2] is None else int(cut[2])] if int(cut[1]) >= -len(text) else ""
-        begin = re.match("##?|%%?|/[/#%]?", rest)
+        begin = re.match("##?|%%?|//?(?![#%])", rest)
         sign = begin[0] if begin else ""
         scanner = Scanner(rest, len(sign))
         old = scanner.word("/" if sign[:1] == "/" else "")
         new = self.whole(Scanner(rest, scanner.at + 1).word(""), testing)
         pattern = self.pattern(old, testing)
         replaced = [kind for kind, _ in old] if sign[:1] == "/" else []
-        # A group may match less here than in bash, and an empty pattern is none of a place.
-        if not sign or unknown_in(pattern) or len(text) > 4095 or "group" in replaced or replaced and not pattern:
+        if not sign or unknown_in(pattern) or len(text) > 4095 or replaced and not pattern:
             return unknown("${" + inside + "}")
         if not replaced:
             ends = [(text[:i], text[i:]) if sign[0] == "#" else (text[i:], text[:i]) for i in range(len(text) + 1)]
             rests = [rest for end, rest in ends if matches(pattern, end)]
-            return text if sign[0] == "/" else (min if len(sign) == 2 else max)(rests, key=len, default=text)
-        pattern = {"/#": rf"\A(?:{pattern})", "/%": rf"(?:{pattern})\Z"}.get(sign, pattern)
+            return (min if len(sign) == 2 else max)(rests, key=len, default=text)
         return re.sub(pattern, lambda found: new if found[0] else "", text, int(sign != "//"), re.DOTALL)
 
     def pattern(self, word, testing=False, regex=False):
         """Returns a word as a regular expression: of a pattern, or (regex) of one after =~. Quoted parts stand for
         themselves."""
         found = ""
-        for at, (kind, text) in enumerate(word):
-            if kind == "group" and not regex:
-                sign, scanner, parts = word[at - 1][1][-1], Scanner(text), []
-                if sign == "!":
-                    self.unread(self.line, "!(...)")
-                while scanner.at < len(text) or not parts:
-                    parts.append(self.pattern(scanner.word("|"), testing))
-                    scanner.step()
-                found += f"(?:{'|'.join(parts)}){sign.strip('@')}"
-                continue
-            if word[at + 1 : at + 2] and word[at + 1][0] == "group" and not regex:
-                text = text[:-1]  # the group's sign
+        for kind, text in word:
             said = unescaped(text if kind == "single" else self.text(text, testing))
             if kind in ("single", "double"):
                 found += re.escape(said)
             elif regex:
-                found += CLASS.sub(lambda each: CLASSES.get(each[1], "") if each[1] else each[0],
-                                   f"({said})" if kind == "group" else said)
+                found += CLASS.sub(lambda each: CLASSES.get(each[1], "") if each[1] else each[0], said)
+            elif group := re.search(r"[@?*+!]\(", said):
+                self.unread(self.line, f"{group[0]}...) in a pattern")
             else:
                 found += globbed(said)
         return found
@@ -649,7 +605,7 @@ class Script:
         name = unknown_in(said)
         try:
             if name is None and len(said) < 4096:
-                return str(Arithmetic(said, lambda name: self.number(name, testing), self.put_number).result())
+                return str(calculate(said, lambda name: self.number(name, testing), self.put_number))
         except LookupError as error:
             name = error.args[0]
         except (ValueError, ArithmeticError, RecursionError):
@@ -666,7 +622,7 @@ class Script:
             raise LookupError(unsaid)
         if re.fullmatch("-?[1-9][0-9]{0,17}|0?", said):
             return int(said or 0)
-        return Arithmetic(said, lambda name: self.number(name, testing), self.put_number).result()
+        return calculate(said, lambda name: self.number(name, testing), self.put_number)
 
     def put_number(self, name, number):
         self.assign([("plain", f"{name}={number}")])
@@ -723,21 +679,42 @@ class Script:
             return "".join(joined(each) for each in self.pieces(text, testing))
 
     def expand(self, words, testing=False):
-        """Returns the words of a command after expansion. A word whose braces give too many words stays unexpanded."""
-        found = []
-        for word in words:
-            parts = list(itertools.islice(braced(word), MOST_WORDS + 1))
-            for each in parts if len(parts) <= MOST_WORDS else [word]:
-                found += self.expand_word(each, testing)
-        return found
+        """Returns the words of a command after expansion."""
+        return [field for word in words for each in self.braced(word) for field in self.expand_word(each, testing)]
+
+    def braced(self, word):
+        """Returns the words of a word with {a,b} or {1..9..2} outside of quotes."""
+        words = list(itertools.islice(self.alternatives(word), MOST_WORDS + 1))
+        if len(words) > MOST_WORDS:
+            self.unread(self.line, f"a word with braces for more than {MOST_WORDS} words")
+        return words
+
+    def alternatives(self, word):
+        for at, (kind, text) in enumerate(word):
+            for found in BRACES.finditer(text) if kind == "plain" else ():
+                begin, end, step, listed = found.groups()
+                before, after = text[: found.start()], text[found.end() :]
+                if before.endswith("$") or any(before.count(a) > before.count(b) for a, b in ("{}", "()")):
+                    continue  # ${...}, or inside of it or of $(...)
+                if listed is None:
+                    if begin.isalpha() or end.isalpha():
+                        self.unread(self.line, found[0])
+                    way = 1 if int(begin) <= int(end) else -1
+                    wide = max(len(begin), len(end)) if any(re.match("-?0.", each) for each in (begin, end)) else 0
+                    numbers = range(int(begin), int(end) + way, way * max(int(step or 1), 1))
+                    parts = (str(each).zfill(wide) for each in numbers)
+                else:
+                    parts = listed.split(",")
+                for part in parts:
+                    yield from self.alternatives([*word[:at], (kind, f"{before}{part}{after}"), *word[at + 1 :]])
+                return
+        yield word
 
     def expand_word(self, word, testing=False, splits=True):
         fields = [""]
         for kind, text in word:
             if kind == "single":
                 fields[-1] += KEPT + text
-            elif kind == "group":
-                fields[-1] += f"({text})"
             elif kind == "double":
                 parts = list(self.pieces(text, testing))
                 fields[-1] += "" if any(isinstance(each, list) for each in parts) else KEPT
@@ -766,13 +743,9 @@ class Script:
         between, blanks = self.between()
         fields = []
         for each in value if isinstance(value, list) else [value]:
-            if each.startswith(KEPT):
-                fields.append(each)
-            elif set(self.value("IFS")) <= set(blanks):
-                fields += re.split(between, each)
-            else:  # between two commas is an empty field
-                *most, last = re.split(between, each.lstrip(blanks))
-                fields += [*(field or KEPT for field in most), last]
+            if set(self.value("IFS")) - set(blanks) and re.search(between, each):
+                self.unread(self.line, "a word that is split at IFS")
+            fields += [each] if each.startswith(KEPT) else re.split(between, each)
         return fields or [""]
 
     # ---- running
@@ -886,13 +859,11 @@ class Script:
     def pipe(self, pipe):
         if len(pipe.nodes) == 1:
             return self.do(pipe.nodes[0])
-        piped = self.piped
         for node in pipe.nodes:
-            holds, guess = True, True
-            with self.kept(piped=piped, printed=self.printed if node is pipe.nodes[-1] else []):
+            holds = True
+            with self.kept(printed=self.printed if node is pipe.nodes[-1] else []):
                 with self.apart(), contextlib.suppress(Returned, Broke):
-                    holds, _, guess = self.judge(self.do, node)
-                piped = None if guess else "".join(self.printed or [])
+                    holds, _, _ = self.judge(self.do, node)
         return holds
 
     def branch(self, _, clauses, other):
@@ -914,10 +885,7 @@ class Script:
         try:
             self.all(body)
         except Broke as broke:
-            goes_on, levels = broke.args
-            if levels > 1:
-                raise Broke(goes_on, levels - 1) from None
-            return goes_on
+            return broke.args[0]
         return True
 
     def repeated(self, line, wanted, condition, body):
@@ -951,22 +919,23 @@ class Script:
             said = self.arithmetic(goes_on if goes_on.strip() else "1")
             if said == "0":
                 return True
-            if unknown_in(said) or not self.round(body):
+            if unknown_in(said):
                 break
+            if not self.round(body):
+                return True
             self.arithmetic(step or "0")
         self.note(f"the loop of line {line} is not followed to its end", body)
         return True
 
     def choice(self, line, subject, clauses):
         said, doubt, guess = self.judge(lambda: self.without_unknown(" ".join(self.expand([subject], True))))
-        falls = False
         for patterns, body, end in clauses:
-            if falls or any(matches(self.pattern(each, True), said) for each in patterns):
+            if any(matches(self.pattern(each, True), said) for each in patterns):
                 with self.guessing(guess):
                     self.all(body)
-                if end in (";;", ""):
-                    break
-                falls = end == ";&"
+                if end not in (";;", ""):
+                    self.unread(line, end)
+                break
         if doubt:
             self.note(f"line {line} depends on {doubt}, is read as empty,", *(body for _, body, _ in clauses))
         return True
@@ -1037,8 +1006,8 @@ class Script:
     # ---- commands
 
     def put(self, name, value):
-        if isinstance(value, dict):
-            value = dict(sorted(value.items(), key=lambda item: place_of(item[0])))
+        if isinstance(value, dict) and all(isinstance(key, int) for key in value):
+            value = dict(sorted(value.items()))
         self.variables[name] = self.ever[name] = value
 
     def assign(self, word):
@@ -1047,38 +1016,28 @@ class Script:
         found = ASSIGNS.match(head)
         name, index, adds = found[1], found[2], found[3] == "+"
         rest = [("plain", head[found.end() :]), *word[1:]]
-        before = self.lookup(name) if adds or index is not None else None
+        before = self.lookup(name)
         items = dict(before) if isinstance(before, dict) else {} if before is None else {0: before}
         if any(kind == "array" for kind, _ in rest):
+            items = items if adds else {}
             for each in (each for kind, words in rest if kind == "array" for each in words):
                 if len(each) > 1 and each[0][1][:1] == "[" and each[1][1][:1] == "=":
                     key = self.key_of(name, {}, each[0][1][1:-1])
                     items[key] = " ".join(self.expand_word([("plain", each[1][1][1:]), *each[2:]]))
                 else:
                     for value in self.expand([each]):
-                        items[self.end_of(items)] = value
+                        items[max((key for key in items if isinstance(key, int)), default=-1) + 1] = value
             self.put(name, items)
             return name
         value = self.whole(rest)
-        if "i" in self.kinds.get(name, ""):
-            value = self.arithmetic(f"{before or 0} + ({value})" if adds else value)
-            before, adds = None, False
         if unknown_in(value) and name in self.given:
             value = self.given[name]
-        if index is not None:
-            key = self.key_of(name, items, index)
-            self.put(name, {**items, key: items.get(key, "") * adds + value})
-        elif adds and isinstance(before, dict):
-            self.put(name, {**items, 0: items.get(0, "") + value})
-        elif isinstance(self.lookup(name), dict):
-            self.put(name, {**self.lookup(name), 0: value})
+        if index is None and not isinstance(before, dict):
+            self.put(name, (before or "") * adds + value)
         else:
-            self.put(name, (before or "") + value)
+            key = 0 if index is None else self.key_of(name, items, index)
+            self.put(name, {**items, key: items.get(key, "") * adds + value})
         return name
-
-    @staticmethod
-    def end_of(items):
-        return max((key for key in items if isinstance(key, int)), default=-1) + 1
 
     def simple(self, _, words, redirects):
         """Runs one command with its redirections. Returns whether it succeeds."""
@@ -1090,9 +1049,9 @@ class Script:
         kept, exported, self.inner = dict(self.variables), set(self.exported), True
         names = [self.assign(word) for word in words[:ahead]]
         if not command:
-            inputs, holds = [value for sign, value in redirects if sign == "<" and not words], self.inner
-            self.printing(redirects, self.prints_files, self.expand(inputs))  # $(<file)
-            return holds  # of the last $(...)
+            if not words and any(sign == "<" for sign, _ in redirects):
+                self.depend("$(<...)")
+            return self.printing(redirects, lambda: self.inner)  # whether the last $(...) succeeded
         self.exported |= set(names)
         try:
             return self.printing(redirects, self.execute, command, words[ahead:], bodies)
@@ -1128,17 +1087,17 @@ class Script:
     def declare(self, name, command, words):
         """Runs export, local, declare, readonly or typeset."""
         flags = "".join(each[1:] for each in command[1:] if each.startswith("-"))
-        if set("lun") & set(flags):
+        if set("ilun") & set(flags):
             self.unread(self.line, f"{name} -{flags}")
-        for word in (each for word in words[1:] for each in braced(word)):
+        for word in (each for word in words[1:] for each in self.braced(word)):
             given = bool(word) and word[0][0] == "plain" and ASSIGNS.match(word[0][1])
             each = re.match(r"\w*", word[0][1])[0] if word and word[0][0] == "plain" else ""
             if each and self.frames and (name in ("local", "declare", "typeset")) and "g" not in flags:
                 self.frames[-1].setdefault(each, self.variables.get(each))
                 if not given:
                     self.variables.pop(each, None)
-            if each and set("iA") & set(flags):
-                self.kinds[each] = flags
+            if each and "A" in flags:
+                self.texts.add(each)
             if given:
                 self.assign(word)
             elif "A" in flags and each:
@@ -1152,7 +1111,7 @@ class Script:
             replaced = replaced or name == "exec"
             command, words = command[1:], words[1:]
             name = command[0].rpartition("/")[2]
-        if name in ("rm", "cp", "mv", "sed"):
+        if name in ("rm", "cp", "mv", "sed", "tee"):
             self.files |= dict.fromkeys(command[1:])  # whose contents are not followed
         status = self.builtin(name, command, words, bodies)
         if name == "exit" or replaced:
@@ -1189,9 +1148,11 @@ class Script:
         elif name == "shopt" and "nocasematch" in command and "-s" in command:
             self.unread(self.line, "shopt -s nocasematch")
         elif name in ("break", "continue"):
-            raise Broke(name == "continue", number or 1)
+            if command[1:] not in ([], ["1"]):
+                self.unread(self.line, " ".join(command))
+            raise Broke(name == "continue")
         elif name == "getopts" and (self.arguments or self.told):
-            return self.option(*command[1:3])
+            self.unread(self.line, name)
         elif name in ("read", "mapfile", "readarray", "getopts"):
             return self.reads(name, command[1:], bodies)
         elif name == "printf" and command[1:2] == ["-v"]:
@@ -1210,15 +1171,10 @@ class Script:
             self.start(name, command, bodies)
         return True
 
-    def prints_files(self, names):
-        for each in names if self.printed is not None else ():
-            self.prints("cat", [each], [])
-        return True
-
     def prints(self, name, words, bodies):
-        """Runs a command that prints, if its output is captured by `$(...)`, a pipe or a file."""
-        text = bodies[-1] if bodies else self.piped
-        if self.printed is None and name != "tee":
+        """Runs a command that prints, if its output is captured by `$(...)` or a file."""
+        text = bodies[-1] if bodies else None
+        if self.printed is None:
             return
         if name == "echo":
             options = len(list(itertools.takewhile(re.compile("-[neE]+").fullmatch, words)))
@@ -1226,62 +1182,36 @@ class Script:
             text = None if "\\" in text and any("e" in each for each in words[:options]) else text
         elif name == "cat" and words:
             text = self.file(words[0]) if len(words) == 1 else None
-        elif name in ("expr", "bc"):
-            said = " ".join(words) if name == "expr" else text if not words else None  # -l divides to decimals
-            whole = said and re.fullmatch(r"[\d\s+*/%()-]*", said) and not re.search(r"\b0\d", said)
-            text = self.arithmetic(said) if whole else None
-        elif name not in ("cat", "tee"):
+        elif name == "expr":
+            said = " ".join(words)
+            text = self.arithmetic(said) if re.fullmatch(r"(?:(?!\b0\d)[\d\s+*/%()-])+", said) else None
+        elif name != "cat":
             text = None
         if text is None:
             self.depend(f"`{name}`")
-        for each in words if name == "tee" else ():
-            if not each.startswith("-"):
-                self.write(each, text, "-a" in words or "--append" in words)
         if self.printed is not None and text is not None:
             self.printed.append(text)
 
-    def option(self, spec="", name="OPT"):
-        """Runs getopts, if the arguments are known."""
-        said = str(self.variables.get("OPTIND", "1"))
-        at = max(int(said), 1) if re.fullmatch("[0-9]{1,6}", said) else 0
-        word = self.arguments[at - 1] if 0 < at <= len(self.arguments) else ""
-        if at == 0 or BEGIN in word[:2]:
-            return self.reads("getopts", [name], [])
-        if not word.startswith("-") or word in ("-", "--"):
-            self.put("OPTIND", str(at + (word == "--")))
-            return False
-        known, takes = word[1] in spec, word[1] + ":" in spec
-        value = word[2:] or "".join(self.arguments[at : at + 1])
-        self.put(name, word[1] if known else "?")
-        self.put("OPTARG", value if takes else "")
-        if word[2:] and not takes:  # -ab is -a -b
-            self.arguments = [*self.arguments[: at - 1], "-" + word[2:], *self.arguments[at:]]
-        else:
-            self.put("OPTIND", str(at + (2 if takes and word[2:] == "" else 1)))
-        return True
-
     def reads(self, name, words, bodies):
-        """Runs read or mapfile. If their input is not in the script, the variables become unknown."""
+        """Runs read, with -r, -a and -d ''. The variables become unknown if their input is not in the script, as do
+        those of other commands that set variables."""
         options = [each for each in words if re.fullmatch(r"-[a-zA-Z]+", each)]
-        own_word = "-[a-zA-Z]*[dnNptu]" if name == "read" else "-[dnOsuCc]"
-        names = [each for before, each in zip(["", *words], words)
-                 if re.fullmatch(r"[A-Za-z_]\w*", each) and not re.fullmatch(own_word, before)]
-        special = "-[a-zA-Z]*([nNu]|d.)" if name == "read" else "-[a-zA-Z]*[dnOsuCc]"
-        ends = [after for before, after in itertools.pairwise(words) if re.fullmatch("-[a-zA-Z]*d", before)]
-        odd = any(re.match(special, each) for each in words) or any(each not in ("", r"\0") for each in ends)
-        odd = odd or name == "read" and "\\" in "".join(bodies[-1:]) and not any("r" in each for each in options)
-        if name == "getopts" or odd or not bodies or unknown_in(bodies[-1]):
+        names = [each for each in words if re.fullmatch(r"[A-Za-z_]\w*", each)]
+        every = any(each.endswith("d") for each in options)  # read -d '' takes all lines
+        followed = name == "read" and bodies and not unknown_in(bodies[-1]) and (
+            all(re.fullmatch("-[ra]*d?", each) for each in options) and
+            len(words) == len(options) + len(names) + words.count("") and every == ("" in words) and
+            ("\\" not in bodies[-1] or any("r" in each for each in options)))
+        if not followed:
             for each in names:
                 self.put(each, unknown(f"${each} ({name})"))
             self.depend(f"`{name}`")
             return True
-        every = any(each.endswith("d") for each in options)  # read -d '' takes all lines
         between, blanks = self.between()
         text = (bodies[-1] if every else bodies[-1].partition("\n")[0]).strip(blanks)
-        if name != "read" or any("a" in each for each in options):
-            cut = re.split(between, text) if name == "read" and text else bodies[-1].splitlines()
-            self.put(names[0] if names else "MAPFILE", dict(enumerate(cut)))
-            return True
+        if any("a" in each for each in options):
+            self.put(names[0], dict(enumerate(re.split(between, text) if text else [])))
+            return not every
         cut = re.split(between, text, maxsplit=len(names) - 1) if len(names) > 1 else [text]
         for each, value in itertools.zip_longest(names, cut[: len(names)], fillvalue=""):
             self.put(each, value)

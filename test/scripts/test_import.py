@@ -838,12 +838,11 @@ def test_a_file_that_a_command_writes_is_not_what_it_was(text):
 
 @pytest.mark.parametrize("text", [
     "X=1; printf -v X 2", "X=$(echo 7/2 | bc -l)", "X=$(echo -e '1\\n2')", "X=$((08))",
-    "X=abc; X=${X:$Y}", "X=a; X=${X/$Y/b}", "shopt -s extglob; X=ab; X=${X/@(a|ab)/}", "X=$(echo 2^3 | bc)",
+    "X=abc; X=${X:$Y}", "X=a; X=${X/$Y/b}", "X=a; X=${X/#a/b}", "X=$(echo 2+3 | bc)", "X=$((2 ** 2))",
     "false; X=$?", "X=a; X=$((X > Y))", "read X <<<'a\\b'", "A=(1 2); unset A[1]; X=${A[@]}",
     "read -d : X <<<1:2", "read -n 1 X <<<12", "read -rN1 X <<<12", "read -d: X <<<1:2", "mapfile -d , X <<<1,2",
-    "mapfile -n 1 X <<<2", "X=$(<no_file)", "X=$(date; exit 0)", "[ $# = 1 ]; X=$(exit; echo 3)",
-    "set -- $Y; getopts a X", "set --; OPTIND=; getopts a X",
-    *(f"set -- -a; OPTIND{value}; getopts a X" for value in ("=", "=a", "=$Y", "=(1 2)")),
+    "mapfile X <<<2", "X=$(<no_file)", "X=$(date; exit 0)", "[ $# = 1 ]; X=$(exit; echo 3)",
+    "X=1; ((2 > (X = 3)))", "X=$(echo 1 | tee f)", "getopts a X",
 ])
 def test_what_is_not_followed_is_not_known(text):
     shell = Script()
@@ -852,16 +851,16 @@ def test_what_is_not_followed_is_not_known(text):
 
 
 @pytest.mark.parametrize("text, what", [("declare -l X=A", "declare -l"), ("shopt -s nocasematch", "shopt -s nocasema"),
-                                        ("[[ a == !(b) ]]", "!(...)"), ("select x in a b; do run $x; done", "select")])
+                                        ("[[ a == !(b) ]]", "!(...)"), ("select x in a b; do run $x; done", "select"),
+                                        ("X=a; X=${X##+(a)}", "+(...)"), ("declare -i X=1+1", "declare -i"),
+                                        ("case a in a) run 3;& b) run 4; esac", ";&"), ("run {a..c}", "{a..c}"),
+                                        ("set -- -a; getopts a X", "getopts"), ("X=1,2; IFS=,; run $X", "a word that"),
+                                        ("declare -A M=([a]=1 [b]=2); run ${!M[@]}", "the order of M's items"),
+                                        ("for i in 1; do for j in 1; do break 2; done; done", "break 2"),
+                                        ("run {1..999}{1..99}{1..9}", "a word with braces for more than 1000 words")])
 def test_what_is_not_read_is_refused_with_its_line(text, what):
     with pytest.raises(Failure, match=f"^line 2: {re.escape(what)}.* is not read; give the flags themselves$"):
         Script().run(f"run 1\n{text}\nrun 2")
-
-
-def test_a_word_of_too_many_stays_as_it_is_written():
-    shell = Script()
-    shell.run("run {1..999}{1..99}{1..9} {1,2}")
-    assert shell.commands == [["run", "{1..999}{1..99}{1..9}", "1", "2"]]
 
 
 @pytest.mark.parametrize("text, commands", [
@@ -901,27 +900,18 @@ def test_a_word_of_too_many_stays_as_it_is_written():
      [["run", "a1", "a5", "a9", "b1", "b5", "b9", "{1..2}", "{a,b}", "{a,b}", "3", "2", "1"], ["run", "3"]]),
     ("IFS=, read -ra A <<<1,2,3; run ${#A[@]} ${A[2]}; read -r B C <<<'x y z'; run $B \"$C\"",
      [["run", "3", "3"], ["run", "x", "y z"]]),
-    ("read -r -d '' A <<E || true\n --a 1\n --b $((1+1))\nE\nmapfile -t B <<<\"$A\"; run $A ${#B[@]}",
-     [["run", "--a", "1", "--b", "2", "2"]]),
-    ("set -- -s 7b -x -n2 rest; while getopts 's:n:x' o; do case $o in s) S=$OPTARG;; n) N=$OPTARG;; x) X=1;; esac;"
-     " done; shift $((OPTIND-1)); run $S $N $X $1", [["run", "7b", "2", "1", "rest"]]),
-    ("sizes() { case $1 in 7b) echo --l 32;; *) return 1;; esac; }; A=$(sizes 7b); run $A $(sizes 7b | cat)",
-     [["run", "--l", "32", "--l", "32"]]),
-    ("X=$(echo 3+4 | bc 2>/dev/null) Y=`expr 3 \\* 4`; echo a 2>&1 >f 1>>f; echo b >&2; run $X $Y $(cat f)"
+    ("read -r -d '' A <<E || true\n --a 1\n --b $((1+1))\n E\nE\nrun $A", [["run", "--a", "1", "--b", "2", "E"]]),
+    ("sizes() { case $1 in 7b) echo --l 32;; *) return 1;; esac; }; A=$(sizes 7b); run $A", [["run", "--l", "32"]]),
+    ("X=$(expr 3 + 4 2>/dev/null) Y=`expr 3 \\* 4`; echo a 2>&1 >f 1>>f; echo b >&2; run $X $Y $(cat f)"
      " $(echo c >&2)",
      [["run", "7", "12", "a"]]),
-    ("cat <<E | tee f >/dev/null\nx\nE\nIFS=: read -r A B <<<u:v; A=(1 2); run $(cat f) $B $(IFS=-; echo \"${A[*]}\")",
+    ("cat <<E >f\nx\nE\nIFS=: read -r A B <<<u:v; A=(1 2); run $(cat f) $B $(IFS=-; echo \"${A[*]}\")",
      [["run", "x", "v", "1-2"]]),
     ("size() { case $1 in 7b) echo 3;; *) echo 4; exit 1;; esac; }; run $(size 7b) $(size 8b) \"$(exit 1; echo 3)\"",
      [["run", "3", "4", ""]]),
-    ("echo 1 >f; echo 2 | tee -a f >/dev/null; run $(<f); >f; echo 3 &>>f; { echo 4; echo 5 >&1; } >>f; run $(<f)"
-     " $(echo 6 >&1)",
-     [["run", "1", "2"], ["run", "3", "4", "5", "6"]]),
-    ("set -- -dvn3 rest; while getopts 'dvn:' o; do case $o in d) D=1;; v) V=2;; n) N=$OPTARG;; esac; done"
-     "; shift $((OPTIND-1)); run $D $V $N $1", [["run", "1", "2", "3", "rest"]]),
-    ("set -- -a -- -b; while getopts ab o; do run $o; done; shift $((OPTIND-1)); run $1",
-     [["run", "a"], ["run", "-b"]]),
-    ("exit | cat; f() { echo 1 | { cat; return; }; echo 2; }; X=$(f); run $X; f | return; run 3",
+    ("echo 1 >f; run $(cat f); >f; echo 3 &>>f; { echo 4; echo 5 >&1; } >>f; run $(cat f) $(echo 6 >&1)",
+     [["run", "1"], ["run", "3", "4", "5", "6"]]),
+    ("exit | cat; f() { echo 0 | { echo 1; return; }; echo 2; }; X=$(f); run $X; f | return; run 3",
      [["run", "1", "2"], ["run", "3"]]),
     ("F=/a/b; P=/; run ${F%/*} ${F#/} ${F#\"$P\"} ${F##*'/'} ${F%c}; L=[1]; [ $L = [1] ] && run 1;"
      " [ 7B = '7*' ] || run 2; [[ b > a && a < b ]] && run 3; [ a \\> b ] || run 4",
@@ -937,30 +927,27 @@ def test_a_word_of_too_many_stays_as_it_is_written():
     ("[[ ab == \"a*\" ]] || run 1; X='a*'; [[ ab == $X && ab != \"$X\" ]] && run 2;"
      " case ab in 'a*') ;; [^b]?) run 3; esac",
      [["run", "1"], ["run", "2"], ["run", "3"]]),
-    ("shopt -s extglob\n[[ 70b == @(7|70)b && x7 == x+([[:digit:]]) ]] && run 1; X='  a'; run \"${X##*( )}\";"
+    ("[[ x7 == x[[:digit:]] && aab =~ ^a+(b)$ ]] && run 1; X='  a'; run \"${X##* }\";"
      " [[ a.c =~ \"a.c\" && ! abc =~ 'a.c' && v12 =~ ^v([0-9]+)$ ]] && run ${BASH_REMATCH[1]}",
      [["run", "1"], ["run", "a"], ["run", "12"]]),
-    ("X=aXbX; run ${X/#a/c} ${X/%X/c} ${X//[ab]/-} ${X/a*b/} \"${X%'X'}\"; Y='a*b'; run ${Y%\"*b\"} ${X: -9:1}",
-     [["run", "cXbX", "aXbc", "-X-X", "X", "aXb"], ["run", "a"]]),
-    ("A=([5]=x [2]=y); A[9]=z; run ${A[@]} ${!A[@]} x${A[3]}; A[5]+=w; A+=v; run ${A[5]} ${A[0]};"
-     " declare -A M=([13b]=2 [7b]=1 [a]=3); run ${!M[@]}",
-     [["run", "y", "x", "z", "2", "5", "9", "x"], ["run", "xw", "v"], ["run", "13b", "a", "7b"]]),
-    ("X=7; run $((-X/2)) $((-X%3)) $((3 && 5)) $((3 > 2 > 1)) $((1 ? 2 : 0 ? 3 : 4)) $((X & 6 | 8 ^ 1)) $((010 + 0x10))"
-     " $((2#101)) $((X++ + X)) $((-2 ** 2)) $((~X)) $((1 << 63)) $[X - 1]",
-     [["run", "-3", "-1", "1", "0", "2", "15", "24", "5", "15", "4", "-9", "-9223372036854775808", "7"]]),
-    ("((X = 3, X <<= 2, X |= 1)); A=(1 2); ((A[1] *= 4)); ((0 && (X = 9))); Y='X + 1';"
+    ("X=aXbX; run ${X//[ab]/-} ${X/a*b/} \"${X%'X'}\"; Y='a*b'; run ${Y%\"*b\"} ${X: -9:1}",
+     [["run", "-X-X", "X", "aXb"], ["run", "a"]]),
+    ("A=([5]=x [2]=y); A[9]=z; run ${A[@]} ${!A[@]} x${A[3]}; A[5]+=w; A+=v; run ${A[5]} ${A[0]}",
+     [["run", "y", "x", "z", "2", "5", "9", "x"], ["run", "xw", "v"]]),
+    ("X=7; run $((-X/2)) $((-X%3)) $((3 && 5)) $((3 > 2 > 1)) $((1 ? 2 : 0 ? 3 : 4)) $((010 + 0x10))"
+     " $((X++)) $((X += 0, ++X)) $((0 && 1 / 0)) $((9223372036854775807 + 1)) $[X - 1]",
+     [["run", "-3", "-1", "1", "0", "2", "24", "7", "9", "0", "-9223372036854775808", "8"]]),
+    ("((X = 3, X *= 4, X++)); A=(1 2); ((A[ 1 ] *= 4)); Y='X + 1';"
      " run $X ${A[1]} $((Y * 2)) $((X = 5))",
      [["run", "13", "8", "28", "5"]]),
-    ("case a in a) run 1;& b) run 2;; c) run 3; esac; case a in a) run 4;;& a*) run 5;; *) run 6; esac",
-     [["run", "1"], ["run", "2"], ["run", "4"], ["run", "5"]]),
-    ("declare -i N=3+4; N+=2; run $N; f() { return 3; }; f && run 1; X=$(false) || run 2; return; run 3",
-     [["run", "9"], ["run", "2"], ["run", "3"]]),
-    ("IFS=,; X=1,2,,3; run $X; set -- a b; run \"$*\" \"x$@y\"; IFS=' '; X=' a '; B=();"
+    ("f() { return 3; }; f && run 1; X=$(false) || run 2; return; run 3",
+     [["run", "2"], ["run", "3"]]),
+    ("IFS=,; set -- a b; run \"$*\" \"x$@y\"; IFS=' '; X=' a '; B=();"
      " run b${X}c $(echo {1,2})d x\"${B[@]}\"",
-     [["run", "1", "2", "", "3"], ["run", "a,b", "xa", "by"], ["run", "b", "a", "c", "1", "2d", "x"]]),
-    ("set -- a b; X=$@; run \"$X\" $11 {a..c} $'\\x41\\tb' `echo \\`echo 3\\``;"
+     [["run", "a,b", "xa", "by"], ["run", "b", "a", "c", "1", "2d", "x"]]),
+    ("set -- a b; X=$@; run \"$X\" $11 $'\\x41\\tb' `echo \\`echo 3\\``;"
      " f() { local X={1,2}; run $X; }; f",
-     [["run", "a b", "a1", "a", "b", "c", "A\tb", "3"], ["run", "2"]]),
+     [["run", "a b", "a1", "A\tb", "3"], ["run", "2"]]),
     ("Y=2; run \"${X:-'a b'}\" ${X:-'a b'} ${X:-\"a b\"c} ${X:-a\\ $Y d} ${X:-\\$a}; "
      " Z=${X:-'a  b'\"$Y\"}; run \"$Z\"; run ${A[@]-none}",
      [["run", "'a b'", "a b", "a bc", "a 2", "d", "$a"], ["run", "a  b2"], ["run", "none"]]),
