@@ -139,7 +139,6 @@ int run_report_step(Run *run, const EngineRun *pipeline, double update, StepFigu
     const WorldPlace *place = world_place(run->world);
     int compared = max_int(32, 4 * place->nodes); // steps between comparisons of the hosts' clocks
     if (place->nodes > 1 && say->step % compared == 0 && world_compare_clocks(run->world, err) != 0) return -1;
-    double offset = place->clock_offset;
     // 1. Sums over all ranks: the balance loss, of which each rank has its rows' part, and tokens of experts.
     if (config->model.experts > 0) {
         double sums[] = {load->balance, load->forwards};
@@ -155,7 +154,7 @@ int run_report_step(Run *run, const EngineRun *pipeline, double update, StepFigu
     StageFigures mine = {memory_total(&run->be->peak), held[MEMORY_OWN_SLOTS] + held[MEMORY_LENT_SLOTS], *load,
                          *pipeline, update};
     *load = (ExpertLoad){0};
-    mine.run.begin += offset, mine.run.end += offset;
+    mine.run.begin += place->clock_offset, mine.run.end += place->clock_offset;
     StageFigures *all = xcalloc((size_t)world, sizeof *all), *figures = xcalloc((size_t)stages, sizeof *figures);
     int status = world_gather(run->world, all, &mine, sizeof mine, err);
     // 3. The figures of each stage: the largest memory and times over its ranks, and the mean of busy. Pipelines have

@@ -77,7 +77,6 @@ static bool move_(SimRun *run, int s) {
 // before an action that starts then.
 static void move_until_(SimRun *run, int s, double now, bool first) {
     const SimStage *stage = &run->stages[s];
-    if (!stage->transferring && stage->queue >= stage->posted) return; // nothing to move
     while (stage->transferring ? stage->transferred <= now : stage->since < now || (first && stage->since == now))
         if (!move_(run, s)) return;
 }

@@ -259,23 +259,22 @@ static void assert_proof_is_right(const Schedule *schedule, Tally *tally) {
     tally->overcautious += !accepted && !hangs;
 }
 
-// Simulates the schedule with random durations from 0 to 100, for both orders of two requests for a slot.
+// Simulates with random durations to 100, both orders of two requests for a slot, and transfers posted late or early.
 static void assert_simulation_ends(const Schedule *schedule, uint64_t *random) {
     double times[4][64];
     for (int i = 0; i < 4 * schedule->stages * schedule->chunks; i++) {
         unsigned scale = random_below(random, 4);
         times[i % 4][i / 4] = scale == 0 ? 0 : scale == 1 ? 100 : 0.25 * random_below(random, 12);
     }
-    for (int queue_first = 0; queue_first < 2; queue_first++) {
+    for (int i = 0; i < 4; i++) {
         SimulateCosts costs = {.forward = times[0],
                                .backward = times[1],
                                .input = times[1],
                                .weight = times[2],
                                .transfer = times[2],
                                .edge = times[3],
-                               .queue_first = queue_first};
-        timeline_free(schedule_simulated(schedule, &costs));
-        costs.queued = (const double[64]){0};
+                               .queued = i < 2 ? NULL : (const double[64]){0},
+                               .queue_first = i % 2};
         timeline_free(schedule_simulated(schedule, &costs));
     }
 }

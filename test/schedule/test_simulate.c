@@ -307,8 +307,7 @@ static Loss loss_of(const Schedule *schedule, Times times) {
         AutoTimeline *reference = run(plain, times);
         base = reference->makespan;
     }
-    Loss loss = {timeline->makespan / base - 1, timeline->exposed / times.forward};
-    return loss;
+    return (Loss){timeline->makespan / base - 1, timeline->exposed / times.forward};
 }
 
 static void assert_no_loss(const Schedule *schedule, Times times) {
@@ -336,6 +335,9 @@ static double difference_of(const Schedule *schedule, const Timeline *a, const T
         for (int64_t i = 0; i < schedule->stage[s].count; i++) {
             most = fmax(most, fabs(one->times[i].begin - other->times[i].begin));
             most = fmax(most, fabs(one->times[i].end - other->times[i].end));
+            const Action *e = &schedule->stage[s].actions[i];
+            if (i > 0 && e->kind == ACTION_EVICT && schedule_bundle(schedule, e[-1]) == schedule_bundle(schedule, *e))
+                assert_true(one->times[i].begin >= one->times[i - 1].end); // a bundle leaves when its F has made it
         }
     }
     return most;
@@ -357,9 +359,9 @@ static void run_ahead(const Schedule *schedule, bool queue_first, int *moving, i
         cores[s] = 1;
     }
     SimulateShares shares = {.count = 2, .capacity = capacity, .down = card, .up = card};
-    SimulateCosts costs = {each[0], each[1], each[2], each[3], .last = last, .transfer = transfer, .edge = edge};
-    costs.queue_first = queue_first;
-    costs.queued = queued;
+    SimulateCosts costs = {each[0],      each[1],          each[2],
+                           each[3],      .last = last,     .transfer = transfer,
+                           .edge = edge, .queued = queued, .queue_first = queue_first};
     AutoTimeline *alone = schedule_simulated(schedule, &costs);
     costs.shares = &shares;
     AutoTimeline *shared = schedule_simulated(schedule, &costs);

@@ -173,7 +173,7 @@ SMALL = {
         "model.expert_ffn=1408", "parallel.expert=1", "hardware.expert_spread=1e-6", "checkpoint.dir=",
         "train.global_batch=16"),
 }  # fmt: skip
-# Step times agree. But the clock finds 125 ms of waits for bundles and the plan 145 ms; the cause is unknown. And of a
+# Step times agree. But the clock finds 129 ms of waits for bundles and the plan 143 ms; the cause is unknown. And of a
 # product that waits for a message, the plan counts the wait as work only on average.
 WAITS = SMALL["evictions between nodes"], SMALL["slow messages of a V beside persistent products"]
 
