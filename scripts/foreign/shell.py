@@ -1198,7 +1198,7 @@ class Script:
         options = [each for each in words if re.fullmatch(r"-[a-zA-Z]+", each)]
         names = [each for each in words if re.fullmatch(r"[A-Za-z_]\w*", each)]
         every = any(each.endswith("d") for each in options)  # read -d '' takes all lines
-        followed = name == "read" and bodies and not unknown_in(bodies[-1]) and (
+        followed = name == "read" and names and bodies and not unknown_in(bodies[-1]) and (
             all(re.fullmatch("-[ra]*d?", each) for each in options) and
             len(words) == len(options) + len(names) + words.count("") and every == ("" in words) and
             ("\\" not in bodies[-1] or any("r" in each for each in options)))
