@@ -106,6 +106,8 @@ def megatron_layout(config):
                         again // chunks]
     if config["attention"]["mode"] == "recompute":
         modules = ["core_attn"]
+    if schedule["recompute"] == "experts" and again == 0:
+        modules += ["moe"]
     if schedule["recompute"] == "pointwise" and again == 0:
         modules += ["layernorm"] + ["moe_act"] * (config["model"]["experts"] > 0)
     words += ["--recompute-granularity", "selective", "--recompute-modules", *modules] * bool(modules)

@@ -322,7 +322,6 @@ def convert_experts(s, config, gated):
     for category, name, text in (
         ("training", "moe-expert-capacity-factor", "no token is dropped here"),
         ("training", "moe-expert-rank-capacity-factor", "no token is dropped here"),
-        ("memory", "moe-layer-recompute", "experts are not recomputed here"),
         ("model", "moe-shared-expert-gate", "the shared expert has no gate here"),
         ("model", "moe-latent-size", "experts have the width of the residual stream here"),
         ("speed", "overlap-moe-expert-parallel-comm", "rows are not sent during another microbatch's products here"),
@@ -662,6 +661,7 @@ def convert_attention(s, config):
 def convert_recomputation(s, config):
     schedule, parallel, attention = config["schedule"], config["parallel"], config["attention"]
     p, chunks = parallel["pipeline"], schedule.get("chunks", 1)
+    experts = "experts" in config["model"]
     granularity = s.text("recompute-granularity")
     method = s.text("recompute-method")
     old = s.text("activations-checkpoint-method")
@@ -690,6 +690,8 @@ def convert_recomputation(s, config):
         others = [each for each in parts if each != "core_attn"]
         known = set(others) & {"layernorm", "mlp", "moe_act", "mla_up_proj", "shared_experts", "moe"}
         said = f"{s.spelling('recompute-modules')} {' '.join(others)}"
+        if "moe" in others and experts:
+            schedule["recompute"] = "experts"
         if "layernorm" in others:
             schedule["recompute"] = "pointwise"
         if known:
@@ -698,6 +700,8 @@ def convert_recomputation(s, config):
             s.say("unknown", f"{said}: not known here; nothing is planned for it")
     elif granularity is not None:
         raise Failure(f"{s.spelling('recompute-granularity')} {granularity}: is neither full nor selective")
+    if experts and s.flag("moe-layer-recompute"):
+        schedule.setdefault("recompute", "experts")
 
 
 def convert_optimizer(s, config, lr_said):

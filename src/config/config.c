@@ -173,9 +173,9 @@ int64_t config_recompute(const Config *config, int stage) {
     return schedule->recompute_of_stage[schedule->recompute_given > 1 ? stage : 0];
 }
 
-bool config_pointwise(const Config *config, int stage) {
+Recompute config_recompute_kind(const Config *config, int stage) {
     const ScheduleConfig *schedule = &config->schedule;
-    return schedule->pointwise_of_stage[schedule->pointwise_given > 1 ? stage : 0] == RECOMPUTE_POINTWISE;
+    return schedule->pointwise_of_stage[schedule->pointwise_given > 1 ? stage : 0];
 }
 
 void config_set_attention(Config *config, int mode) {

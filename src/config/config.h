@@ -26,7 +26,8 @@ enum { OVERLAP_MOST = 1 + OVERLAP_4 - OVERLAP_ON };
 typedef enum Collectives { COLLECTIVES_AUTO, COLLECTIVES_NCCL, COLLECTIVES_COPY } Collectives;
 typedef enum SplitBackward { SPLIT_AUTO, SPLIT_ON, SPLIT_OFF } SplitBackward;
 typedef enum AttentionMode { ATTENTION_NONE, ATTENTION_RECOMPUTE, ATTENTION_FLASH } AttentionMode;
-typedef enum Recompute { RECOMPUTE_NONE, RECOMPUTE_POINTWISE } Recompute;
+// Each recomputes what the one before does, too: the experts' first product, the outputs of norms and activation.
+typedef enum Recompute { RECOMPUTE_NONE, RECOMPUTE_EXPERTS, RECOMPUTE_POINTWISE } Recompute;
 typedef enum Determinism { DETERMINISTIC_AUTO, DETERMINISTIC_ON, DETERMINISTIC_OFF } Determinism;
 typedef enum SoftmaxKind { SOFTMAX_FUSED, SOFTMAX_UNFUSED, SOFTMAX_MEGATRON } SoftmaxKind;
 typedef enum LrSchedule { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD } LrSchedule;
@@ -135,7 +136,7 @@ typedef struct ScheduleConfig {
     int64_t recompute_given;                       // entries of the list; 1: one value for all
     int16_t recompute_of_stage[CONFIG_MAX_STAGES]; // recomputed layers per stage; read by config_recompute
     int64_t pointwise_given;                       // entries of the list; 1: one value for all
-    int8_t pointwise_of_stage[CONFIG_MAX_STAGES];  // Recompute, per stage; read by config_pointwise
+    int8_t pointwise_of_stage[CONFIG_MAX_STAGES];  // Recompute, per stage; read by config_recompute_kind
     double expert_rows;                            // rows of the experts' buffers, relative to a balanced routing's
 } ScheduleConfig;
 
@@ -343,11 +344,11 @@ bool config_copies(const Config *config);
 // Returns the number of layers of virtual stage g: its entry in parallel.layers if that list has `virtual_stages`
 // entries, else an even share. The remainder goes to the virtual stages just before the last one.
 int64_t config_layers(const Config *config, int virtual_stages, int g);
-// Return the attention mode of a stage, how many of its layers recompute their forward in the backward, and whether its
-// other layers recompute the outputs of norms and activation.
+// Return the attention mode of a stage, how many of its layers recompute their forward in the backward, and which outputs
+// its other layers recompute.
 int config_attention(const Config *config, int stage);
 int64_t config_recompute(const Config *config, int stage);
-bool config_pointwise(const Config *config, int stage);
+Recompute config_recompute_kind(const Config *config, int stage);
 void config_set_attention(Config *config, int mode); // sets all stages
 int config_min_slots(const Config *config);          // smallest schedule.slots with which BPipe works
 int config_chunks(const Config *config);             // chunks on every stage

@@ -247,6 +247,10 @@ static int check_stage_lists_(Config *config, Error *err) {
                             "the list has %lld entries for %lld stage%s; give %lld, or one value for all",
                             (long long)lists[i].given, (long long)p, p == 1 ? "" : "s", (long long)p);
     }
+    for (int s = 0; s < p; s++)
+        if (config_recompute_kind(config, s) == RECOMPUTE_EXPERTS && config->model.experts == 0)
+            return config_error(config, "schedule.recompute", err,
+                                "experts needs model.experts; use none, or pointwise");
     config->attention.mode = config->attention.mode_of_stage[0];
     return 0;
 }

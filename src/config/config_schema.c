@@ -7,7 +7,7 @@
 // The words of a key, in the order of its enum in config.h.
 #define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
 #define MODES      WORDS("none", "recompute", "flash")
-#define RECOMPUTES WORDS("none", "pointwise")
+#define RECOMPUTES WORDS("none", "experts", "pointwise")
 
 // Columns that every key of a type needs are positional, the meaning last. Optional columns follow by name: INT(model,
 // kv_heads, "auto", 1, 65536, "key and value heads", .zero_word = "auto").
@@ -166,7 +166,7 @@ const ConfigKey config_keys[] = {
     LIST(schedule, recompute_layers, recompute_of_stage, "0", recompute_list,
          "layers per stage, or a list, whose forward is recomputed in the backward"),
     LIST(schedule, recompute, pointwise_of_stage, "none", pointwise_list,
-         "pointwise: recompute outputs of norms and activation in the backward; or a list", .words = RECOMPUTES),
+         "recompute the experts' first product; pointwise: also norms and activation; or a list", .words = RECOMPUTES),
     NUMBER(schedule, expert_rows, "1.25", 1, 65536,
            "rows of the experts' buffers over balanced routing's; rows beyond them take more rounds"),
 

@@ -166,6 +166,7 @@ static const struct {
     {"attention.mode", "eager math full", "none"},
     {"attention.mode", "selective", "recompute"},
     {"schedule.recompute", "full uniform block layers all", "schedule.recompute_layers for whole layers"},
+    {"schedule.recompute", "moe moe_layer", "experts"},
     {"schedule.recompute", "selective", "pointwise"},
 };
 

@@ -87,8 +87,7 @@ static void layout_workspace_(Stage *stage, Layout *layout) {
     stage->pass.work = layout_take(layout, max_i64(work, layer_work_layout(NULL, NULL, s)));
     stage->pass.scratch = layout_take(layout, s->scratch_bytes);
     if (!s->copies) layout_gathered_(stage, layout);
-    stage->recomputed =
-        stage->at.recomputed > 0 ? layout_take(layout, max_i64(stage->at.dense_bundle, stage->at.layer_bundle)) : NULL;
+    stage->recomputed = stage->at.recomputed > 0 ? layout_take(layout, stage->at.recomputed_bundle) : NULL;
     for (int i = 0; i < 2; i++) stage->pass.quantized[i] = layout_take(layout, quantized_work_bytes(s));
     stage->pass.scales = layout_take(layout, s->fp8 == FP8_TENSOR ? 2 * FACTOR_ONE_SCALE : 0);
     int kind = s->narrow[GATHERED_GRADIENT];
@@ -188,6 +187,7 @@ int stage_allocate(Stage *stage, const Model *model, const Config *config, const
     stage->microbatches = stage->most_microbatches = config_microbatches(config);
     stage->at.shape.context_rank = replica % stage->at.shape.context_ranks;
     stage->dense = shape_dense(&stage->at.shape);
+    stage->again = shape_recomputed(&stage->at.shape);
     stage->pass = (Pass){.be = be, .tensor = tensor, .model = model, .shape = &stage->at.shape};
     stage->table = model_table(model, whole);
     stage->pass.rope = stage->rope = model_rope(whole);
@@ -279,7 +279,8 @@ static void *layer_place_(Stage *stage, const StageChunk *chunk, void *bundle, i
 }
 
 static const Shape *layer_shape_(const Stage *stage, const StageChunk *chunk, int64_t layer) {
-    return layer < chunk->dense ? &stage->dense : &stage->at.shape;
+    if (layer < chunk->dense) return &stage->dense;
+    return layer < chunk->recomputed ? &stage->again : &stage->at.shape;
 }
 
 static void stage_poll_(Stage *stage) {

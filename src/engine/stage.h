@@ -35,6 +35,7 @@ typedef struct StageShape {
     int64_t rows;                        // tokens of a microbatch; shape.rows: tokens of a slice
     int64_t layer_bundle;                // bytes of one layer's part of a bundle
     int64_t dense_bundle;                // bytes of a dense layer's part in a model with experts
+    int64_t recomputed_bundle;           // bytes of the outputs of one recomputed layer, the largest
     int64_t bundle_bytes;                // bytes of the largest chunk's bundle, for one microbatch or one slice of it
     int64_t keys_bytes;                  // bytes of a microbatch's keys and values in one layer; used with slices
     int64_t dkeys_bytes;                 // bytes of the fp32 gradients of these keys and values
@@ -67,6 +68,7 @@ enum { LAYERS_AHEAD = 6 };
 typedef struct Stage {
     StageShape at;
     Shape dense; // shape of the layers without experts in a model with experts
+    Shape again; // shape of recomputed layers
     const Model *model;
     const Config *config;
     Backend *be;
@@ -113,7 +115,7 @@ typedef struct Stage {
 // `schedule`. `schedule` has at most STAGE_MOST_CHUNKS chunks and no more virtual stages than the model has layers.
 void stage_shape(StageShape *at, const Config *config, const Schedule *schedule, Backend *be, int stage,
                  int tensor_rank);
-// Does the same from the shape of another stage with the same attention mode and pointwise recomputation.
+// Does the same from the shape of another stage with the same attention mode and schedule.recompute.
 void stage_shape_like(StageShape *at, const StageShape *like, const Config *config, const Schedule *schedule,
                       int stage);
 

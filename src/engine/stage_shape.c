@@ -76,11 +76,10 @@ void stage_shape(StageShape *at, const Config *config, const Schedule *schedule,
     at->lent_page = be->lent_page;
     shape_from_config(&at->shape, config, be, stage, tensor_rank);
     at->message_bytes = memory_round(at->shape.shard_rows * at->shape.hidden * at->shape.element);
+    const Shape dense = shape_dense(&at->shape), again = shape_recomputed(&at->shape);
     at->layer_bundle = at->dense_bundle = layer_bundle_layout(NULL, NULL, &at->shape);
-    if (config->model.dense_layers > 0) {
-        const Shape dense = shape_dense(&at->shape);
-        at->dense_bundle = layer_bundle_layout(NULL, NULL, &dense);
-    }
+    if (config->model.dense_layers > 0) at->dense_bundle = layer_bundle_layout(NULL, NULL, &dense);
+    at->recomputed_bundle = max_i64(at->dense_bundle, layer_bundle_layout(NULL, NULL, &again));
     at->rows = at->shape.slices * at->shape.rows;
     int64_t keys = 2 * at->shape.attention.kv_heads * at->shape.attention.head_dim * at->rows;
     at->keys_bytes = memory_round(keys * at->shape.element);

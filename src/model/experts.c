@@ -23,6 +23,10 @@ void experts_bundle_layout(ExpertsBundle *to, Layout *layout, const Shape *s) {
     to->chosen = (int32_t *)layout_take(layout, copies * (int64_t)sizeof(int32_t));
     to->weights = (float *)layout_take(layout, copies * (int64_t)sizeof(float));
     to->share = (float *)layout_take(layout, s->balance > 0 ? s->route.experts * (int64_t)sizeof(float) : 0);
+    int64_t n = s->keeps_experts ? s->expert_rows : 0;
+    to->rows = layout_take(layout, n * s->hidden * s->element);
+    to->gate_up = layout_take(layout, 2 * n * s->expert_ffn * s->element);
+    to->row_weights = (float *)layout_take(layout, n * (int64_t)sizeof(float));
 }
 
 void experts_work_layout(ExpertsWork *to, Layout *layout, const Shape *s) {
@@ -269,18 +273,36 @@ static Weights weights_(const Shape *s, const Tensor *first) {
 
 static void *row_(const void *rows, int64_t index, int64_t bytes) { return (char *)rows + index * bytes; }
 
-// Sends a part's rows and weights to their experts and computes act = w swiglu(gate, up) there.
-static void experts_up_(Dispatch *d, const ExpertsWork *work, const ExpertsBundle *bundle, const Weights *w,
-                        const Parcels *rows, const Parcels *weights, const void *x) {
+// A part's rows at their experts, in the order of experts.
+typedef struct ExpertInputs {
+    void *rows, *gate_up; // (n, h), (n, 2 f)
+    float *weights;       // (n)
+    bool kept;            // they are in the bundle, so the backward finds them there
+} ExpertInputs;
+
+static ExpertInputs inputs_(const Dispatch *d, const ExpertsWork *work, const ExpertsBundle *bundle) {
+    if (d->pass->shape->keeps_experts && d->part == 0)
+        return (ExpertInputs){bundle->rows, bundle->gate_up, bundle->row_weights, .kept = true};
+    return (ExpertInputs){work->rows, work->gate_up, work->row_weights, .kept = false};
+}
+
+// Sends a part's rows and weights to their experts and computes gate and up there.
+static void experts_up_(Dispatch *d, const ExpertInputs *in, const ExpertsWork *work, const ExpertsBundle *bundle,
+                        const Weights *w, const Parcels *rows, const Parcels *weights, const void *x) {
     const Shape *s = d->pass->shape;
     Backend *be = d->pass->be;
     int64_t k = s->route.chosen;
-    send_(d, work, rows, work->rows, row_(x, d->begin, rows->bytes), d->rows, k);
-    send_(d, work, weights, work->row_weights, bundle->weights + d->begin * k, d->rows * k, 1);
-    if (d->arrived == 0) return;
-    be->experts_forward(be, work->gate_up, work->rows, w->up, w->stride, d->first, held_(s), s->hidden,
-                        2 * s->expert_ffn);
-    be->swiglu_forward(be, factor_plain(work->act), work->gate_up, work->row_weights, d->arrived, s->expert_ffn);
+    send_(d, work, rows, in->rows, row_(x, d->begin, rows->bytes), d->rows, k);
+    send_(d, work, weights, in->weights, bundle->weights + d->begin * k, d->rows * k, 1);
+    if (d->arrived > 0)
+        be->experts_forward(be, in->gate_up, in->rows, w->up, w->stride, d->first, held_(s), s->hidden,
+                            2 * s->expert_ffn);
+}
+
+// Computes act = w swiglu(gate, up).
+static void experts_act_(const Dispatch *d, const ExpertInputs *in, const ExpertsWork *work) {
+    Backend *be = d->pass->be;
+    be->swiglu_forward(be, factor_plain(work->act), in->gate_up, in->weights, d->arrived, d->pass->shape->expert_ffn);
 }
 
 // The balance loss (Fedus et al. 2021) of a microbatch of T tokens is balance * E * sum over i of f_i P_i, where f_i =
@@ -338,10 +360,13 @@ void experts_forward(Pass *pass, const Tensor *const *t, const ExpertsBundle *bu
     if (pass->trains) add_load_(&d, bundle, work);
     for (int64_t part = 0; part < d.parts; part++) {
         dispatch_part_(&d, work, bundle->chosen, part);
-        experts_up_(&d, work, bundle, &w, &rows, &weights, x);
-        if (d.arrived > 0)
+        const ExpertInputs in = inputs_(&d, work, bundle);
+        experts_up_(&d, &in, work, bundle, &w, &rows, &weights, x);
+        if (d.arrived > 0) {
+            experts_act_(&d, &in, work);
             be->experts_forward(be, work->rows, work->act, w.down, w.stride, d.first, held_(s), s->expert_ffn,
                                 s->hidden);
+        }
         const void *copies = return_(&d, work, &rows, work->rows);
         be->rows_combine(be, row_(y, d.begin, rows.bytes), copies, work->place, d.rows, s->route.chosen, s->hidden);
     }
@@ -374,14 +399,16 @@ void experts_backward(Pass *pass, const Tensor *const *t, const ExpertsBundle *b
     if (t[LAYER_ROUTER_BIAS] != NULL) count_for_bias_(&d, work, t[LAYER_ROUTER_BIAS]);
     for (int64_t part = 0; part < d.parts; part++) {
         dispatch_part_(&d, work, bundle->chosen, part);
-        experts_up_(&d, work, bundle, &w, &rows, &weights, x);
+        const ExpertInputs in = inputs_(&d, work, bundle);
+        if (!in.kept) experts_up_(&d, &in, work, bundle, &w, &rows, &weights, x);
         send_(&d, work, &rows, work->drows, row_(dy, d.begin, rows.bytes), d.rows, k);
         if (d.arrived > 0) {
+            experts_act_(&d, &in, work);
             be->experts_backward_weight(be, w.ddown, w.stride, work->drows, work->act, d.first, held, f, h);
             be->experts_backward_input(be, work->dact, work->drows, w.down, w.stride, d.first, held, f, h);
-            be->swiglu_backward(be, factor_plain(work->dgate_up), work->drow_weights, work->dact, work->gate_up,
-                                work->row_weights, d.arrived, f);
-            be->experts_backward_weight(be, w.dup, w.stride, work->dgate_up, work->rows, d.first, held, h, 2 * f);
+            be->swiglu_backward(be, factor_plain(work->dgate_up), work->drow_weights, work->dact, in.gate_up,
+                                in.weights, d.arrived, f);
+            be->experts_backward_weight(be, w.dup, w.stride, work->dgate_up, in.rows, d.first, held, h, 2 * f);
             be->experts_backward_input(be, work->drows, work->dgate_up, w.up, w.stride, d.first, held, h, 2 * f);
         }
         const void *copies = return_(&d, work, &rows, work->drows);

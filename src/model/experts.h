@@ -16,7 +16,8 @@
 //     rank 1   2B 2D 3A 3C         3A 2B    | 3C 2D
 //     rank 0   receives 0A 1A 1B 3A 2B and groups  0A 1A 3A | 1B 2B,  a matrix product for each expert
 //
-// The backward keeps only `chosen` and the weights: it sends the rows again and recomputes the first product.
+// The backward finds the inputs and the first product of the first part's rows in the bundle, if shape->keeps_experts.
+// Otherwise, and for the other parts, it sends the rows again and recomputes the first product.
 #pragma once
 
 #include "model.h"
@@ -26,6 +27,8 @@ typedef struct ExpertsBundle {
     int32_t *chosen; // (shard_rows, k) ascending
     float *weights;  // (shard_rows, k)
     float *share;    // (E) gradient of the balance loss with respect to every score; empty without a balance loss
+    void *rows, *gate_up; // (n, h), (n, 2 f), as in ExpertsWork; empty without shape->keeps_experts, like row_weights
+    float *row_weights;   // (n)
 } ExpertsBundle;
 
 // Temporaries. n: expert_rows.

@@ -166,6 +166,12 @@ Shape shape_dense(const Shape *shape) {
     return dense;
 }
 
+Shape shape_recomputed(const Shape *shape) {
+    Shape again = *shape;
+    again.keeps_experts = false;
+    return again;
+}
+
 void shape_from_config(Shape *shape, const Config *config, Backend *be, int stage, int tensor_rank) {
     const ModelConfig *m = &config->model;
     const int64_t t = config->parallel.tensor, c = config->parallel.context;
@@ -211,7 +217,8 @@ void shape_from_config(Shape *shape, const Config *config, Backend *be, int stag
     shape->norm_eps = m->norm_eps;
     shape->z_loss = (float)config->train.z_loss;
     shape->qk_norm = m->qk_norm;
-    shape->pointwise = config_pointwise(config, stage);
+    shape->pointwise = config_recompute_kind(config, stage) == RECOMPUTE_POINTWISE;
+    shape->keeps_experts = m->experts > 0 && config_recompute_kind(config, stage) == RECOMPUTE_NONE;
 
     // The last piece sees all keys. In total, the pieces of every context rank see as many keys as rank 0's pieces.
     AttentionShape last = *a, piece = *a;

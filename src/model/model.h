@@ -42,6 +42,7 @@ typedef struct Shape {
     bool overlap;   // collectives run during products that do not depend on them
     int strips;     // strips of the rows: a strip's collective overlaps another strip's product; 1: no overlap
     bool pointwise; // the backward recomputes the outputs of norms and activation
+    bool keeps_experts; // the bundle keeps the experts' inputs and first product (experts.h)
     bool qk_norm;   // heads of q and k are normalized
     double norm_eps;
     float z_loss;
@@ -80,6 +81,8 @@ int64_t context_row(const Shape *s, int64_t position);
 
 // Returns the shape of the first layers of a model with experts, which have a dense MLP of width dense_ffn instead.
 Shape shape_dense(const Shape *shape);
+// Returns the shape of recomputed layers: their backward recomputes the experts' first product in any case.
+Shape shape_recomputed(const Shape *shape);
 
 // The gradient of a matrix and its bias: dw += dyT x, dbias += column sums of dy.
 typedef struct WeightGradient {

@@ -56,7 +56,7 @@ static double layer_bytes_(const Config *config, const StageShape *at, double *i
     double t = (double)config->parallel.tensor, whole = config->parallel.sequence ? t : 1;
     double rows = (double)(config->schedule.micro_batch * model->seq_len / config->parallel.context);
     double width = (double)(model->heads * model->head_dim), keys = (double)(model->kv_heads * model->head_dim);
-    bool selective = config_pointwise(config, 0) && row->selective > 0;
+    bool selective = config_recompute_kind(config, 0) == RECOMPUTE_POINTWISE && row->selective > 0;
     int gate = !families[model->family].gated ? 4 : selective ? row->selective : row->gate;
     double scores = at->shape.attention.mode == ATTENTION_NONE ? 2 * (double)(model->heads * model->seq_len) : 0;
     *input = rows * 2 * (double)model->hidden / whole;
@@ -64,14 +64,14 @@ static double layer_bytes_(const Config *config, const StageShape *at, double *i
                    (selective ? 4 : 8) * (double)model->hidden / whole);
 }
 
-// Returns the bytes of a layer's activations of one microbatch that this trainer computes again and the program keeps:
+// Returns the bytes of a layer's activations of one microbatch that the program keeps and this trainer computes again:
 // with latent attention all queries, keys and values; with `experts` the rows that have arrived at this rank's experts,
 // by a balanced routing, and what their MLPs keep: with selective recomputation not the activation (moe_act).
 static double kept_more_(const Config *config, bool experts) {
     const ModelConfig *model = &config->model;
     const ForeignProgram *row = foreign_row(config->program);
     double rows = (double)(config->schedule.micro_batch * model->seq_len / config->parallel.context);
-    int gate = config_pointwise(config, 0) && row->selective > 0 ? 4 : row->gate;
+    int gate = config_recompute_kind(config, 0) == RECOMPUTE_POINTWISE && row->selective > 0 ? 4 : row->gate;
     double copy = gate * (double)model->expert_ffn + 2 * (double)model->hidden;
     double bytes = model->kv_lora > 0 ? 2 * (double)(model->heads * (2 * model->head_dim + model->v_dim)) : 0;
     if (experts) bytes += (double)model->experts_per_token * copy;
@@ -82,12 +82,15 @@ int64_t foreign_bundle(const Config *config, const StageShape *at) {
     double input, layer = layer_bytes_(config, at, &input), most = 0;
     double again = at->layers > 0 ? (double)at->recomputed / (double)at->layers : 0;
     if (foreign_counted_here(&config->model)) {
+        const Shape again = shape_recomputed(&at->shape);
+        double here = (double)(at->layer_bundle - layer_bundle_layout(NULL, NULL, &again));
+        bool experts = config_recompute_kind(config, 0) != RECOMPUTE_EXPERTS;
         for (int c = 0; c < at->chunks; c++) {
             const StageChunk *chunk = &at->chunk[c];
             int64_t kept =
                 chunk->layers - chunk->recomputed; // the first layers are recomputed, and the first are dense
             int64_t routed = config->model.experts > 0 ? min_i64(kept, chunk->layers - chunk->dense) : 0;
-            double more = (double)routed * kept_more_(config, true);
+            double more = (double)routed * (kept_more_(config, experts) - here);
             most = fmax(most, more + (double)(kept - routed) * kept_more_(config, false));
         }
         return (int64_t)(foreign_row(config->program)->error * ((double)at->bundle_bytes + most));

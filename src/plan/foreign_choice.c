@@ -45,7 +45,8 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
         {"schedule.split_backward", (asked & LAYOUT_BIT(split)) != 0 && schedule->split_backward == SPLIT_ON && named &&
                                         !schedule_kinds[schedule->name].splits},
         {"schedule.recompute",
-         (searched || row->selective == 0) && (asked & LAYOUT_BIT(pointwise)) != 0 && config_pointwise(config, 0) != 0},
+         (searched || row->selective == 0) && (asked & LAYOUT_BIT(pointwise)) != 0 &&
+             config_recompute_kind(config, 0) != RECOMPUTE_NONE},
         {"attention.mode", (asked & LAYOUT_BIT(attention)) != 0 && !row->scores && !flash},
         {"parallel.context", config->parallel.context > 1 && !row->context},
         {"model.experts", config->model.experts > 0 && !row->experts},
@@ -107,7 +108,8 @@ static void add_row_(Grid *grid, const PlanAnswer *answer, const char *what, dou
 static int planned_rows_(const PlanAnswer *answer, Grid *grid, Error *err) {
     const Config *given = &answer->config;
     const ForeignProgram *row = foreign_row(given->program);
-    bool off = given->parallel.overlap == OVERLAP_OFF, pointwise = config_pointwise(given, 0);
+    Recompute kind = config_recompute_kind(given, 0);
+    bool off = given->parallel.overlap == OVERLAP_OFF;
     const struct {
         const char *what;
         bool applies;
@@ -116,9 +118,9 @@ static int planned_rows_(const PlanAnswer *answer, Grid *grid, Error *err) {
     } rows[] = {
         {off ? "async tensor collectives on" : "async tensor collectives off", given->parallel.tensor > 1,
          off ? OVERLAP_AUTO : OVERLAP_OFF, -1, -1},
-        {"selective recomputation", row->selective > 0 && !pointwise, -1, 0, RECOMPUTE_POINTWISE},
+        {"selective recomputation", row->selective > 0 && kind != RECOMPUTE_POINTWISE, -1, 0, RECOMPUTE_POINTWISE},
         {"full recomputation", config_recompute(given, 0) == 0, -1, (int32_t)given->model.layers, RECOMPUTE_NONE},
-        {"no recomputation", pointwise || config_recompute(given, 0) > 0, -1, 0, RECOMPUTE_NONE},
+        {"no recomputation", kind != RECOMPUTE_NONE || config_recompute(given, 0) > 0, -1, 0, RECOMPUTE_NONE},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Config config = *given;

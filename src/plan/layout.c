@@ -96,7 +96,7 @@ static void set_attention_(const RunLayout *at, Config *config) {
 }
 
 static int64_t get_pointwise_(const Config *config) {
-    return config->schedule.pointwise_given > 1 ? POINTWISE_LISTED : config_pointwise(config, 0);
+    return config->schedule.pointwise_given > 1 ? POINTWISE_LISTED : (int)config_recompute_kind(config, 0);
 }
 
 static void set_pointwise_(const RunLayout *at, Config *config) {
@@ -262,9 +262,12 @@ static int attention_values_(const LayoutSpace *space, const RunLayout *at, int6
 }
 
 static int pointwise_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
-    (void)space, (void)at;
-    values[0] = RECOMPUTE_NONE, values[1] = RECOMPUTE_POINTWISE;
-    return 2;
+    (void)at;
+    int count = 0;
+    values[count++] = RECOMPUTE_NONE;
+    if (space->base->model.experts > 0) values[count++] = RECOMPUTE_EXPERTS;
+    values[count++] = RECOMPUTE_POINTWISE;
+    return count;
 }
 
 // ---------------------------------------------------------------- candidates: the list of actions

@@ -225,7 +225,7 @@ Plan plan_make_from(const TensorTable *table, const Config *config, const Schedu
     for (int s = 0; s < plan.stages; s++) {
         PlanStage *stage = &plan.stage[s], *before = s > 0 ? stage - 1 : stage;
         bool like = s > 0 && config_attention(config, s) == config_attention(config, s - 1) &&
-                    config_pointwise(config, s) == config_pointwise(config, s - 1);
+                    config_recompute_kind(config, s) == config_recompute_kind(config, s - 1);
         if (like) stage_shape_like(&stage->at, &before->at, config, schedule, s);
         else stage_shape(&stage->at, config, schedule, be, s, 0);
     }

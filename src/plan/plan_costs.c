@@ -70,6 +70,7 @@ static int chunk_compute_(Costing *costing, int s, int c, double *const compute[
     if (measured) {
         StageShape whole = *stage;
         whole.shape.pointwise = false;
+        whole.shape.keeps_experts = costing->source->profile->keeps_experts;
         then = xmalloc((size_t)slices * sizeof *then);
         counted_chunk(&costing->count, &whole, chunk, then);
     }

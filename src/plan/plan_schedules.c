@@ -135,7 +135,8 @@ char *schedule_text(const RunLayout *layout, char text[SCHEDULE_TEXT]) {
              layout->recompute == RECOMPUTE_LISTED      ? ", some layers recomputed"
              : layout->recompute > 0                    ? ", layers recomputed"
              : layout->attention == ATTENTION_RECOMPUTE ? ", attention recomputed"
-             : layout->pointwise != RECOMPUTE_NONE      ? ", pointwise"
+             : layout->pointwise == RECOMPUTE_EXPERTS   ? ", experts recomputed"
+             : layout->pointwise == RECOMPUTE_POINTWISE ? ", pointwise"
                                                         : "");
     return text;
 }

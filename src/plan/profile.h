@@ -24,6 +24,7 @@ typedef struct Profile {
     ModelConfig model; // the number of layers may differ from the run's
     int64_t tensor, expert;
     bool sequence;
+    bool keeps_experts;       // as in the measured Shape; older profiles: false
     double peak_tflops;       // peak of one rank with cores of its own; 0: unknown
     double optimizer_seconds; // AdamW, per element of a rank's states
     double norm_seconds;      // norm of the gradient, per element

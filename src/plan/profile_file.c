@@ -78,9 +78,9 @@ int profile_write(const Profile *profile, const char *path, Error *err) {
     json_put_truth(&out, "causal", profile->model.causal);
     json_end(&out, '}');
     json_line(&out);
-    json_members(&out, "precision %s fp8 %s tensor %jd expert %jd sequence? %d",
+    json_members(&out, "precision %s fp8 %s tensor %jd expert %jd sequence? %d keeps_experts? %d",
                  config_word("train.precision", profile->precision), config_word("train.fp8", profile->fp8),
-                 profile->tensor, profile->expert, profile->sequence);
+                 profile->tensor, profile->expert, profile->sequence, profile->keeps_experts);
     json_line(&out);
     json_members(&out, "optimizer_ns_per_element %g norm_ns_per_element %g", 1e9 * profile->optimizer_seconds,
                  1e9 * profile->norm_seconds);
@@ -144,6 +144,7 @@ static int profile_read_all_(Profile *profile, const JsonValue *root, const char
     profile->tensor = json_integer(root, "tensor", 0);
     profile->expert = json_integer(root, "expert", 1); // absent in older profiles
     profile->sequence = json_true(root, "sequence");
+    profile->keeps_experts = json_true(root, "keeps_experts");
     profile->optimizer_seconds = 1e-9 * profile_number_(root, "optimizer_ns_per_element");
     profile->norm_seconds = 1e-9 * profile_number_(root, "norm_ns_per_element");
     if (profile->precision < 0 || profile->optimizer_seconds < 0 || profile->norm_seconds < 0 || stages == NULL ||

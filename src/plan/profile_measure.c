@@ -305,7 +305,8 @@ int profile_command(const Config *config, const Model *model, const Log *log, Er
                             .model = plain->model,
                             .tensor = plain->parallel.tensor,
                             .expert = plain->parallel.expert,
-                            .sequence = plain->parallel.sequence};
+                            .sequence = plain->parallel.sequence,
+                            .keeps_experts = plain->model.experts > 0};
         snprintf(profile.device, sizeof profile.device, "%s", be->device);
         be->destroy(be);
     }

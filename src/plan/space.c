@@ -361,8 +361,9 @@ void space_ways(const SearchSpace *space, const RunLayout *list, unsigned ways, 
     int p = (int)base->parallel.pipeline;
     for (int s = 0; s < p; s++) all = all && config_recompute(base, s) >= config_layers(base, p, s);
     saving = *list;
-    if (list->pointwise == RECOMPUTE_NONE && !all) {
-        saving.pointwise = RECOMPUTE_POINTWISE;
+    for (int kind = list->pointwise + 1; kind <= RECOMPUTE_POINTWISE && list->pointwise != POINTWISE_LISTED; kind++) {
+        if (all || (kind == RECOMPUTE_EXPERTS && base->model.experts == 0)) continue;
+        saving.pointwise = kind;
         kept = visit(argument, &saving, NULL);
         if (!kept.fits) walk_evictions_(&walk, &saving, &kept);
     }

@@ -34,7 +34,8 @@ void cut_open(Cut *cut, const SearchSpace *space, const Config *config) {
         const PlanStage *stage = &cut->plan.stage[s];
         int64_t bytes = memory_total(&stage->memory);
         // A stage that recomputes layers has room for all outputs of one layer, plus nearly empty bundles.
-        int64_t one = bytes - stage->memory.bytes[MEMORY_OWN_SLOTS] + stage->slot_bytes / max_i64(stage->at.layers, 1);
+        int64_t layer = min_i64(stage->slot_bytes / max_i64(stage->at.layers, 1), stage->at.recomputed_bundle);
+        int64_t one = bytes - stage->memory.bytes[MEMORY_OWN_SLOTS] + layer;
         cut->least_bytes = max_i64(cut->least_bytes, bytes);
         cut->recomputing_bytes = max_i64(cut->recomputing_bytes, min_i64(bytes, one));
     }

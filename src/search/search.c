@@ -188,7 +188,7 @@ static void expand_division_(const Search *search, Config *config, const Node *d
     for (int64_t i = 0; i < shapes.count; i++) {
         Node node = {.layout = shapes.layouts[i], .kind = NODE_SHAPE, .least_bytes = division->least_bytes};
         // The shape before may recompute fewer outputs; if it is too slow, so is this one.
-        bool slower = i > 0 && node.layout.pointwise == RECOMPUTE_POINTWISE &&
+        bool slower = i > 0 && node.layout.pointwise > RECOMPUTE_NONE &&
                       layout_same(&node.layout, &shapes.layouts[i - 1], ~LAYOUT_BIT(pointwise));
         if (slower && !matters) continue;
         node.times = space_layer_times(space, &node.layout, &division->times, config);
@@ -482,7 +482,7 @@ bool search_plainer(const Candidate *a, const Candidate *b) {
     if (one->pipeline != other->pipeline) return one->pipeline < other->pipeline;
     bool whole = one->slices * one->context == 1, other_whole = other->slices * other->context == 1;
     if (whole != other_whole) return whole;
-    if (one->pointwise != other->pointwise) return one->pointwise == RECOMPUTE_NONE;
+    if (one->pointwise != other->pointwise) return one->pointwise < other->pointwise;
     if (a->forecast.peak_bytes != b->forecast.peak_bytes) return a->forecast.peak_bytes < b->forecast.peak_bytes;
     if ((one->recompute == 0) != (other->recompute == 0)) return one->recompute == 0;
     return found_before_(a, b);

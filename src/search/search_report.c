@@ -31,6 +31,7 @@ typedef enum RestForm { REST_SENTENCE, REST_ROW, REST_SHORT_ROW } RestForm;
 //     short row  flash, seq, e=8, 3 again
 static char *rest_text_(const SearchSpace *space, const Config *config, RestForm form, char text[SCHEDULE_TEXT]) {
     bool brief = form != REST_SENTENCE, all = form != REST_SHORT_ROW;
+    static const char *const kinds[] = {"", ", experts", ", pointwise"};
     char again[48] = "", overlap[24] = "", experts[40] = "";
     const char *nccl = config->parallel.collectives == COLLECTIVES_NCCL ? ", NCCL" : "";
     bool listed = space_fixes(space, LAYOUT_BIT(layers)) || foreign_deals(config);
@@ -44,7 +45,7 @@ static char *rest_text_(const SearchSpace *space, const Config *config, RestForm
     if (config->parallel.expert > 1)
         snprintf(experts, sizeof experts, brief ? ", e=%lld" : ", expert %lld", (long long)config->parallel.expert);
     snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
-             config_pointwise(config, 0) ? ", pointwise" : "", config->parallel.sequence ? ", seq" : "", experts, nccl,
+             kinds[config_recompute_kind(config, 0)], config->parallel.sequence ? ", seq" : "", experts, nccl,
              overlap, dealt, again, all && config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
     return text;
 }
@@ -348,7 +349,7 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
             "v: chunks; GiB: memory of the fullest rank; host: most GiB of host memory per rank; by time: layers are "
             "split to balance the time with embedding and head; by list: as in -o parallel.layers; again: recomputed "
             "layers; "
-            "pointwise: schedule.recompute; seq: parallel.sequence; e: parallel.expert; adjacent: "
+            "experts, pointwise: schedule.recompute; seq: parallel.sequence; e: parallel.expert; adjacent: "
             "parallel.placement; unsure: changes after which a row does not fit or is over 5 %% slower than another; "
             "regret: its largest slowdown against the fastest under these changes, - if it may not fit");
     } else if (result->best >= 0 && left >= 0) print_table_(space, result, left, file);

@@ -152,6 +152,21 @@ def test_a_routing_to_one_rank_takes_parts_and_no_memory(config):
 
 
 @pytest.mark.parametrize("keys", [
+    ["parallel.data=4", "parallel.expert=4", "schedule.expert_rows=1"],  # parts after the first are recomputed
+    ["parallel.pipeline=4", "schedule.bpipe=on"],
+    ["parallel.pipeline=2", "parallel.data=2", "parallel.expert=2", "schedule.name=zb-v", "schedule.evict_to=host",
+     "schedule.bpipe=on"],
+    ["parallel.pipeline=2", "schedule.recompute_layers=1", "schedule.split_backward=on"],
+])
+def test_kept_and_recomputed_experts_have_the_same_bits(config, keys):
+    words = ["none", "experts", "pointwise", "[none, experts]"][: 4 if "parallel.pipeline=2" in keys else 3]
+    runs = [run(config, *keys, f"schedule.recompute={word}") for word in words]
+    assert len({tuple(ended.bits) for ended in runs}) == 1
+    peaks = [max(stage["peak_bytes"] for stage in ended.steps[0]["stages"]) for ended in runs]
+    assert peaks[0] > peaks[1] > peaks[2]
+
+
+@pytest.mark.parametrize("keys", [
     ["parallel.data=2", "parallel.expert=2"],
     ["parallel.data=2", "parallel.tensor=2", "parallel.sequence=true", "parallel.expert=4"],
 ])

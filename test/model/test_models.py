@@ -32,7 +32,7 @@ MODELS = {
     "llama_wide_heads": dict(LLAMA, kv_heads=2, head_dim=18),
     "llama_linear": dict(LLAMA, kv_heads=2, rope_scaling="linear", rope_factor=2.5),
     "llama31": dict(LLAMA, kv_heads=2, head_dim=16, rope_scaling="llama3", rope_factor=8.0, rope_original=32,
-                    rope_low_freq=1.7, rope_high_freq=6.0),
+                    rope_low_freq=1.5, rope_high_freq=3.0),
     "llama_yarn": dict(LLAMA, kv_heads=2, head_dim=32, rope_scaling="yarn", rope_factor=4.0, rope_original=24,
                        rope_beta_fast=0.5, rope_beta_slow=0.1),
     "qwen2": dict(LLAMA, kv_heads=2, qkv_bias=True, tie_embeddings=True),

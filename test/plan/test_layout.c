@@ -31,7 +31,7 @@ TEST(a_layout_survives_a_text_and_a_configuration) {
     assert_memory_equal(&back, &layout, sizeof layout);
     assert_int_equal(config_recompute(&other, 2), 1);
     assert_int_equal(config_attention(&other, 3), ATTENTION_RECOMPUTE);
-    assert_true(config_pointwise(&other, 3));
+    assert_int_equal(config_recompute_kind(&other, 3), RECOMPUTE_POINTWISE);
 }
 
 TEST(a_text_that_is_cut_or_longer_is_refused) {

@@ -40,13 +40,17 @@ def test_dense_models_have_no_lines_of_experts(config):
 
 
 def test_uneven_experts_cost_as_much_as_their_spread_says(config):
-    even, some, more = (plan(config, f"hardware.expert_spread={spread}")[1] for spread in (1e-6, 0.2, 0.4))
+    again = "schedule.recompute=experts"
+    even, some, more = (plan(config, again, f"hardware.expert_spread={spread}")[1] for spread in (1e-6, 0.2, 0.4))
     assert even["imbalance"] < 1e-3 * even["products at peak"]
     assert 0 < some["imbalance"] < more["imbalance"]
     assert even["products at peak"] == pytest.approx(more["products at peak"], rel=0.01)
     # More rows than the buffers hold are sent in two parts, of smaller messages.
     assert even["experts' exchange"] == pytest.approx(some["experts' exchange"], rel=0.02)
     assert even["experts' exchange"] < more["experts' exchange"] < 1.2 * even["experts' exchange"]
+    # Of two parts only the first is kept.
+    fits, parts = (plan(config, f"hardware.expert_spread={spread}")[1]["products at peak"] for spread in (1e-6, 0.4))
+    assert parts - fits == pytest.approx((even["products at peak"] - fits) / 2, rel=0.1)
 
 
 def test_muon_keeps_one_moment_of_experts_and_takes_its_products(config):
@@ -107,6 +111,18 @@ def test_what_is_no_metrics_file_of_experts_is_one_sentence(config, metrics):
         assert ended.returncode == 2 and len(lines) == 1 and sentence in lines[0], ended.stderr
         assert "-o hardware.expert_spread: " in lines[0]
         assert lines[0].endswith("use a number above 0 up to 1000, or auto, or the log.metrics file of a run")
+
+
+def test_recomputed_experts_are_sent_once_more_and_take_no_memory(config):
+    keys = ("parallel.pipeline=2", "parallel.data=8", "hardware.expert_spread=1e-6")
+    kept, again = (plan(config, *keys, f"schedule.recompute={word}") for word in ("none", "experts"))
+    # Rows go to their experts and back in a forward, and their gradients in a backward, which now sends rows again.
+    assert again[1]["experts' exchange"] == pytest.approx(5 / 4 * kept[1]["experts' exchange"], rel=0.03)
+    assert again[0]["step_ms"] > 1.05 * kept[0]["step_ms"]
+    stage, few = (answer[0]["stages"][0] for answer in (kept, again))
+    hidden, ffn, rows, layers = 2048, 768, int(1.25 * 8 * 4096), stage["last_layer"] + 1
+    more = stage["bundle_bytes"] - few["bundle_bytes"]
+    assert more == pytest.approx(layers * rows * (2 * (hidden + 2 * ffn) + 4), rel=1e-3)
 
 
 def test_experts_of_one_rank_are_not_exchanged(config):

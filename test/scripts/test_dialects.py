@@ -43,6 +43,7 @@ def test_context_ranks_are_said_and_read(tmp_path, program):
     ({"parallel": {"tensor": 2, "overlap": "auto", "sequence": False}}, None, "tp-comm-overlap"),
     ({"attention": {"mode": "recompute"}, "schedule": {"recompute_layers": 3}}, "full", "recompute-modules"),
     ({"attention": {"mode": "recompute"}, "schedule": {"recompute": "pointwise"}}, "core_attn", None),
+    ({"model": {"experts": 8}, "schedule": {"recompute": "experts"}}, "moe", "moe_act"),
 ])
 def test_a_layout_is_one_that_megatrons_own_checks_accept(keys, said, unsaid):
     config = {"parallel": {"pipeline": 1, "tensor": 1, "data": 1, "context": 1, "sequence": True, "overlap": "off",

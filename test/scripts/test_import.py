@@ -443,6 +443,8 @@ def test_words_that_cannot_be_planned_are_refused(more, sentence):
     ("--pipe-parallel-size 2", "parallel.pipeline", 2),
     ("--pipeline-model-parallel-size 2", "parallel.placement", "stages"),
     (MIXTURE, "model.experts_per_token", 2),
+    (f"{MIXTURE} --moe-layer-recompute", "schedule.recompute", "experts"),
+    (f"{MIXTURE} --recompute-granularity selective --recompute-modules moe", "schedule.recompute", "experts"),
     (f"{MIXTURE} --expert-model-parallel-size 4", "parallel.expert", 4),
     (f"{MIXTURE} --moe-router-topk 4 --moe-ffn-hidden-size 256", "model.expert_ffn", 256),
     (f"{MIXTURE} --moe-layer-freq ([0]*3+[1]*5)", "model.dense_layers", 3),

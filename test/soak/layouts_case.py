@@ -247,8 +247,8 @@ class Draw:
             keys["schedule.recompute_layers"] = draw.choice(
                 [str(draw.randint(1, most)), listed([draw.randint(0, most) for _ in range(p)])])
         if draw.random() < 0.25:
-            keys["schedule.recompute"] = draw.choice(
-                ["pointwise", listed([draw.choice(["none", "pointwise"]) for _ in range(p)])])
+            words = ["none", *(["experts"] if "model.experts" in keys else []), "pointwise"]
+            keys["schedule.recompute"] = draw.choice([*words[1:], listed([draw.choice(words) for _ in range(p)])])
         if number(keys, "parallel.tensor") > 1:
             self.maybe(0.4, "parallel.overlap", "off", "on", "2", "4")
             self.maybe(0.3, "parallel.collectives", "nccl", "copy")

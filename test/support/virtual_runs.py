@@ -105,6 +105,8 @@ CASES = {
     "four ranks of experts in bf16": case("llama", *EXPERTS, *WIDE, "parallel.pipeline=1", "parallel.expert=4",
                                           "train.precision=bf16"),
     "experts on every rank": case("llama", *EXPERTS, "parallel.expert=1"),
+    "experts recomputed on the first stage": case("llama", *EXPERTS, "parallel.pipeline=2", "parallel.expert=2",
+                                                  "schedule.recompute=[experts, none]"),
     "a GPU for two ranks of experts": case("llama", *EXPERTS, "parallel.expert=2", "hardware.share_gpu=true",
                                            **ONE_GPU),
     "ranks of experts on two nodes": case("llama", *EXPERTS, "parallel.expert=2", **APART),

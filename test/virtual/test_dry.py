@@ -147,6 +147,9 @@ SMALL = {
         "llama", 1, *cut(4, 1, 2), "parallel.data=4", "hardware.gpu=h100", "train.global_batch=8"),
     "eight experts a rank": (
         "llama", 1, *cut(4, 2, 1), *EXPERTS, "model.experts=32", "model.experts_per_token=8", "model.expert_ffn=1536"),
+    "eight recomputed experts a rank": (
+        "llama", 1, *cut(4, 2, 1), *EXPERTS, "model.experts=32", "model.experts_per_token=8", "model.expert_ffn=1536",
+        "schedule.recompute=experts"),
     "one expert a rank": (
         "llama", 1, *cut(4, 2, 1), *EXPERTS, "model.experts=4", "model.experts_per_token=2", "model.expert_ffn=14336"),
     "experts of two nodes": (
