@@ -91,7 +91,7 @@ def cases(count):
 
 
 def layout_of(config):
-    """Returns a layout in words: "p4 t4 d4 b1 interleaved v4 n2 split pointwise r2"."""
+    """Returns a layout in words: "p4 t4 d4 b1 interleaved v4 n2 split pointwise recomputed"."""
     parallel, schedule = config["parallel"], config["schedule"]
     sizes = {letter: parallel[key] for letter, key in zip("ptdce", ("pipeline", "tensor", "data", "context", "expert"))}
     words = [f"{letter}{size}" for letter, size in sizes.items() if size > 1 or letter == "p"]
@@ -99,7 +99,7 @@ def layout_of(config):
     words += [f"{letter}{schedule[key]}" for letter, key in (("v", "chunks"), ("n", "slices")) if schedule[key] > 1]
     words += ["split"] if schedule["split_backward"] == "on" else []
     words += [schedule["evict_to"]] if schedule["bpipe"] == "on" else []
-    words += ["pointwise"] if schedule["recompute"] != "none" else []
+    words += [schedule["recompute"]] if schedule["recompute"] != "none" else []
     return " ".join(words + (["recomputed"] if str(schedule["recompute_layers"]).strip("[]0, ") else []))
 
 
