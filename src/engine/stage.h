@@ -19,6 +19,7 @@ typedef struct StageChunk {
     int64_t recomputed;          // number of its first layers that are recomputed: the bundle keeps only their inputs
     int64_t dense;               // number of its first layers without experts, in a model with experts
     int64_t kept;                // most microbatches with keys and values in memory at once; 0 without slices
+    int64_t bytes;               // bytes of its bundle, for one microbatch or one slice of it
     bool first, last;            // the model's first chunk, which has the embedding; its last, which has the head
 } StageChunk;
 

@@ -78,8 +78,11 @@ void stage_shape(StageShape *at, const Config *config, const Schedule *schedule,
     at->message_bytes = memory_round(at->shape.shard_rows * at->shape.hidden * at->shape.element);
     const Shape dense = shape_dense(&at->shape), again = shape_recomputed(&at->shape);
     at->layer_bundle = at->dense_bundle = layer_bundle_layout(NULL, NULL, &at->shape);
-    if (config->model.dense_layers > 0) at->dense_bundle = layer_bundle_layout(NULL, NULL, &dense);
-    at->recomputed_bundle = max_i64(at->dense_bundle, layer_bundle_layout(NULL, NULL, &again));
+    at->recomputed_bundle = layer_bundle_layout(NULL, NULL, &again);
+    if (config->model.dense_layers > 0) {
+        at->dense_bundle = layer_bundle_layout(NULL, NULL, &dense);
+        at->recomputed_bundle = max_i64(at->recomputed_bundle, at->dense_bundle);
+    }
     at->rows = at->shape.slices * at->shape.rows;
     int64_t keys = 2 * at->shape.attention.kv_heads * at->shape.attention.head_dim * at->rows;
     at->keys_bytes = memory_round(keys * at->shape.element);

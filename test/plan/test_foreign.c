@@ -58,10 +58,13 @@ TEST(a_recomputed_layer_keeps_its_input_alone) {
 TEST(experts_and_latent_attention_keep_what_this_trainer_computes_again) {
     Config config = of("llama", 1, 2);
     StageShape mixed = {
-        .stages = 1, .chunks = 1, .layers = 4, .bundle_bytes = 1000, .chunk = {{.layers = 4, .dense = 1}}};
+        .stages = 1, .chunks = 1, .layers = 4, .bundle_bytes = 1000, .chunk = {{.layers = 4, .dense = 1, .bytes = 1000}}};
     config.model.experts = 8, config.model.experts_per_token = 3, config.model.expert_ffn = 48;
     double routed = 2 * 32 * 3 * (6 * 48 + 2 * 64) / 2.0, latent = 2 * 32 * 2 * 4 * (2 * 16 + 12) / 2.0;
     assert_true(fabs(bundle_of(&config, &mixed) - (1000 + 3 * routed)) < 2);
+    StageShape kept = mixed; // more rows than the program keeps: three layers' are not counted
+    kept.layer_bundle = 1000000, kept.chunk[0].bytes = kept.bundle_bytes = 3 * kept.layer_bundle + 1000;
+    assert_true(fabs(bundle_of(&config, &kept) - (1000 + 3 * routed)) < 2);
     mixed.chunk[0].recomputed = mixed.recomputed = 2; // the dense layer and one with experts
     assert_true(fabs(bundle_of(&config, &mixed) - (1000 + 2 * routed)) < 2);
     config.model.kv_lora = 8, config.model.v_dim = 12;
