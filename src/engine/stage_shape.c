@@ -53,14 +53,14 @@ static void shape_chunks_(StageShape *at, const Config *config, const Schedule *
     }
     shape_recomputed_(at, config_recompute(config, at->stage));
     for (int c = 0; c < at->chunks; c++) {
-        const StageChunk *chunk = &at->chunk[c];
+        StageChunk *chunk = &at->chunk[c];
         // The space after the layers holds the gradient of the chunk's output. In the last chunk the forward, which
         // includes the head, leaves the gradient there for the backward. In other chunks a split backward leaves it
         // there for stage_weights, except with shape.pointwise. A chunk without layers also has this space, so that no
         // slot is empty.
         bool ends = chunk->last || (schedule->split && !at->shape.pointwise) || chunk->layers == 0;
-        int64_t bytes = stage_layer_offset(at, chunk, chunk->layers) + (ends ? at->message_bytes : 0);
-        at->bundle_bytes = max_i64(at->bundle_bytes, bytes);
+        chunk->bytes = stage_layer_offset(at, chunk, chunk->layers) + (ends ? at->message_bytes : 0);
+        at->bundle_bytes = max_i64(at->bundle_bytes, chunk->bytes);
     }
     at->first_layer = at->chunk[0].first_layer;
 }

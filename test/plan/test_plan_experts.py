@@ -123,6 +123,10 @@ def test_recomputed_experts_are_sent_once_more_and_take_no_memory(config):
     hidden, ffn, rows, layers = 2048, 768, int(1.25 * 8 * 4096), stage["last_layer"] + 1
     more = stage["bundle_bytes"] - few["bundle_bytes"]
     assert more == pytest.approx(layers * rows * (2 * (hidden + 2 * ffn) + 4), rel=1e-3)
+    # A layer whose forward runs again keeps none of it, nor has it room for it then.
+    whole = [plan(config, *keys, "schedule.recompute_layers=99", f"schedule.recompute={word}")[0]["stages"]
+             for word in ("none", "experts")]  # fmt: skip
+    assert whole[0] == whole[1]
 
 
 def test_experts_of_one_rank_are_not_exchanged(config):
