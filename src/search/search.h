@@ -57,7 +57,8 @@ typedef struct SearchResult {
 int search_class(const SearchResult *result, const Forecast *found);
 
 // Returns whether candidate a is simpler than b. The criteria, in this order: no eviction, fewer stages, neither slices
-// nor context ranks, no pointwise recompute, more free memory, no recomputed layer, and the order of discovery.
+// nor context ranks, the earlier word of schedule.recompute, more free memory, no recomputed layer, and the order of
+// discovery.
 bool search_plainer(const Candidate *a, const Candidate *b);
 
 typedef struct SearchOptions {

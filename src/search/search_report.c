@@ -336,7 +336,7 @@ int search_report(const Searched *found, const Searched *here, bool verbose, FIL
             grid_line(
                 file, "alike",
                 "%lld more candidate%s within 1 %% of the fastest, %s; best is the simplest of those that survive: "
-                "no eviction, fewest stages, no slices, no context ranks, no pointwise, most free memory",
+                "no eviction, fewest stages, no slices, no context ranks, least recomputed, most free memory",
                 (long long)result->alike, result->alike == 1 ? " is" : "s are",
                 grid_seconds(result->found.items[result->fastest].forecast.time.step, fastest));
         fprintf(file, "front: the fullest rank's memory against the step, up to %.0f %% slower than the best\n",
