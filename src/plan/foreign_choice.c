@@ -30,6 +30,7 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
     const ScheduleConfig *schedule = &config->schedule;
     bool named = schedule->name < schedule_kind_count && config->parallel.pipeline > 1;
     LayoutMask asked = searched ? layout_decided(config, true) : ~(LayoutMask)0;
+    Recompute kind = config_recompute_kind(config, 0);
     bool flash = true;
     for (int64_t i = 0; i < config->attention.modes_given; i++)
         flash = flash && config->attention.mode_of_stage[i] == ATTENTION_FLASH;
@@ -44,9 +45,8 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
         {"schedule.slices", (asked & LAYOUT_BIT(slices)) != 0 && schedule->slices > 1},
         {"schedule.split_backward", (asked & LAYOUT_BIT(split)) != 0 && schedule->split_backward == SPLIT_ON && named &&
                                         !schedule_kinds[schedule->name].splits},
-        {"schedule.recompute",
-         (searched || row->selective == 0) && (asked & LAYOUT_BIT(pointwise)) != 0 &&
-             config_recompute_kind(config, 0) != RECOMPUTE_NONE},
+        {"schedule.recompute", (asked & LAYOUT_BIT(pointwise)) != 0 && kind != RECOMPUTE_NONE &&
+                                   (searched || row->selective == 0 || (kind == RECOMPUTE_EXPERTS && !row->moe))},
         {"attention.mode", (asked & LAYOUT_BIT(attention)) != 0 && !row->scores && !flash},
         {"parallel.context", config->parallel.context > 1 && !row->context},
         {"model.experts", config->model.experts > 0 && !row->experts},

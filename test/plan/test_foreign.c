@@ -120,7 +120,7 @@ TEST(selective_recomputation_keeps_no_output_of_a_norm) {
     }
 }
 
-TEST(an_unknown_program_is_refused) {
+TEST(an_unknown_program_and_what_a_program_lacks_are_refused) {
     Config config;
     memset(&config, 0, sizeof config);
     config_set_attention(&config, ATTENTION_FLASH);
@@ -128,4 +128,8 @@ TEST(an_unknown_program_is_refused) {
     assert_string_equal(foreign_programs[config.program - 1].word, "nanotron");
     assert_refused(foreign_take(&config, "deepspeed", false, &unit_error), EXIT_USAGE,
                    "use megatron, torchtitan or nanotron");
+    config.model.experts = 8, config.schedule.pointwise_of_stage[0] = RECOMPUTE_EXPERTS;
+    assert_succeeds(foreign_take(&config, "megatron", false, &unit_error));
+    assert_refused(foreign_take(&config, "torchtitan", false, &unit_error), EXIT_USAGE,
+                   "schedule.recompute: torchtitan does not support this");
 }
