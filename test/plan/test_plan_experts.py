@@ -119,6 +119,7 @@ def test_recomputed_experts_are_sent_once_more_and_take_no_memory(config):
     # Rows go to their experts and back in a forward, and their gradients in a backward, which now sends rows again.
     assert again[1]["experts' exchange"] == pytest.approx(5 / 4 * kept[1]["experts' exchange"], rel=0.03)
     assert again[0]["step_ms"] > 1.05 * kept[0]["step_ms"]
+    assert {row["recompute"] for row in again[0]["schedules"]} == {"none", "experts", "pointwise"}
     stage, few = (answer[0]["stages"][0] for answer in (kept, again))
     hidden, ffn, rows, layers = 2048, 768, int(1.25 * 8 * 4096), stage["last_layer"] + 1
     more = stage["bundle_bytes"] - few["bundle_bytes"]
