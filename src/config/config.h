@@ -344,8 +344,8 @@ bool config_copies(const Config *config);
 // Returns the number of layers of virtual stage g: its entry in parallel.layers if that list has `virtual_stages`
 // entries, else an even share. The remainder goes to the virtual stages just before the last one.
 int64_t config_layers(const Config *config, int virtual_stages, int g);
-// Return the attention mode of a stage, how many of its layers recompute their forward in the backward, and which outputs
-// its other layers recompute.
+// Return the attention mode of a stage, how many of its layers recompute their forward in the backward, and which
+// outputs its other layers recompute.
 int config_attention(const Config *config, int stage);
 int64_t config_recompute(const Config *config, int stage);
 Recompute config_recompute_kind(const Config *config, int stage);

@@ -166,7 +166,7 @@ const ConfigKey config_keys[] = {
     LIST(schedule, recompute_layers, recompute_of_stage, "0", recompute_list,
          "layers per stage, or a list, whose forward is recomputed in the backward"),
     LIST(schedule, recompute, pointwise_of_stage, "none", pointwise_list,
-         "experts: recompute their first product; pointwise: also norms and activation; or a list", .words = RECOMPUTES),
+         "experts: recompute their first product; pointwise: also norms, activation; or a list", .words = RECOMPUTES),
     NUMBER(schedule, expert_rows, "1.25", 1, 65536,
            "rows of the experts' buffers over balanced routing's; rows beyond them take more rounds"),
 

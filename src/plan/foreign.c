@@ -5,9 +5,9 @@
 // requests, and keeps logits in bf16, in fp32 and their gradient. nanotron runs ZeRO-1. Neither was compared with
 // measured bytes, so 10 % are added.
 //
-// With experts or latent attention, the bytes are this trainer's, without the experts' rows that it keeps, and with what
-// the program keeps of experts and this trainer computes again. Of SimuMax's six measured stages of DeepSeek-V2 and V3
-// (balanced, expert_rows 1) that is 0.99 to 1.01, without the 5 %.
+// With experts or latent attention, the bytes are this trainer's, without the experts' rows that it keeps, and with
+// what the program keeps of experts and this trainer computes again. Of SimuMax's six measured stages of DeepSeek-V2
+// and V3 (balanced, expert_rows 1) that is 0.99 to 1.01, without the 5 %.
 #include "foreign.h"
 
 #include "base/units.h"

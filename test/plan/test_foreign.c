@@ -54,11 +54,14 @@ TEST(a_recomputed_layer_keeps_its_input_alone) {
 }
 
 // Megatron-LM keeps the rows of the experts of a token and what a gated MLP keeps of each, and all queries, keys and
-// values of latent attention. This trainer recomputes both.
+// values of latent attention. This trainer recomputes these, and its rows of experts are not counted.
 TEST(experts_and_latent_attention_keep_what_this_trainer_computes_again) {
     Config config = of("llama", 1, 2);
-    StageShape mixed = {
-        .stages = 1, .chunks = 1, .layers = 4, .bundle_bytes = 1000, .chunk = {{.layers = 4, .dense = 1, .bytes = 1000}}};
+    StageShape mixed = {.stages = 1,
+                        .chunks = 1,
+                        .layers = 4,
+                        .bundle_bytes = 1000,
+                        .chunk = {{.layers = 4, .dense = 1, .bytes = 1000}}};
     config.model.experts = 8, config.model.experts_per_token = 3, config.model.expert_ffn = 48;
     double routed = 2 * 32 * 3 * (6 * 48 + 2 * 64) / 2.0, latent = 2 * 32 * 2 * 4 * (2 * 16 + 12) / 2.0;
     assert_true(fabs(bundle_of(&config, &mixed) - (1000 + 3 * routed)) < 2);

@@ -147,8 +147,9 @@ class Case:
         if group == "recompute":
             n, reach = draw.randint(0, max(1, layers // p)), draw.randint(1, p)
             prefix = [[n] * reach + [0] * (p - reach), [max(0, n - s) for s in range(p)], [0] * p]
+            words = ["none", *["experts"] * (self.model["experts"] > 0), "pointwise"]
             return [f"schedule.recompute_layers={listed(draw.choice(prefix))}",
-                    f"schedule.recompute={draw.choice(['none', *['experts'] * (self.model['experts'] > 0), 'pointwise'])}"]
+                    f"schedule.recompute={draw.choice(words)}"]
         if group == "layers":
             dealt = [layers // p] * p
             dealt[draw.randrange(p)] += 1
