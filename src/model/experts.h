@@ -24,9 +24,9 @@
 
 // The experts' part of a layer's bundle.
 typedef struct ExpertsBundle {
-    int32_t *chosen; // (shard_rows, k) ascending
-    float *weights;  // (shard_rows, k)
-    float *share;    // (E) gradient of the balance loss with respect to every score; empty without a balance loss
+    int32_t *chosen;      // (shard_rows, k) ascending
+    float *weights;       // (shard_rows, k)
+    float *share;         // (E) gradient of the balance loss with respect to every score; empty without a balance loss
     void *rows, *gate_up; // (n, h), (n, 2 f), as in ExpertsWork; empty without shape->keeps_experts, like row_weights
     float *row_weights;   // (n)
 } ExpertsBundle;

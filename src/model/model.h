@@ -38,12 +38,12 @@ typedef struct Shape {
     int context_rank, context_ranks;
     int pieces; // runs of consecutive positions of a sequence on this rank: 2 with context ranks (below), else 1
     bool sequence;
-    bool copies;    // gathers and reduce-scatters may be copies into memory that the other ranks map
-    bool overlap;   // collectives run during products that do not depend on them
-    int strips;     // strips of the rows: a strip's collective overlaps another strip's product; 1: no overlap
-    bool pointwise; // the backward recomputes the outputs of norms and activation
+    bool copies;        // gathers and reduce-scatters may be copies into memory that the other ranks map
+    bool overlap;       // collectives run during products that do not depend on them
+    int strips;         // strips of the rows: a strip's collective overlaps another strip's product; 1: no overlap
+    bool pointwise;     // the backward recomputes the outputs of norms and activation
     bool keeps_experts; // the bundle keeps the experts' inputs and first product (experts.h)
-    bool qk_norm;   // heads of q and k are normalized
+    bool qk_norm;       // heads of q and k are normalized
     double norm_eps;
     float z_loss;
     int64_t element; // bytes of one activation

@@ -83,8 +83,8 @@ int64_t foreign_bundle(const Config *config, const StageShape *at) {
     double input, layer = layer_bytes_(config, at, &input), most = 0;
     double again = at->layers > 0 ? (double)at->recomputed / (double)at->layers : 0;
     if (foreign_counted_here(&config->model)) {
-        const Shape again = shape_recomputed(&at->shape);
-        double here = (double)(at->layer_bundle - layer_bundle_layout(NULL, NULL, &again));
+        const Shape without = shape_recomputed(&at->shape);
+        double here = (double)(at->layer_bundle - layer_bundle_layout(NULL, NULL, &without));
         bool experts = config_recompute_kind(config, 0) != RECOMPUTE_EXPERTS;
         for (int c = 0; c < at->chunks; c++) {
             const StageChunk *chunk = &at->chunk[c];

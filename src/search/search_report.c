@@ -45,8 +45,8 @@ static char *rest_text_(const SearchSpace *space, const Config *config, RestForm
     if (config->parallel.expert > 1)
         snprintf(experts, sizeof experts, brief ? ", e=%lld" : ", expert %lld", (long long)config->parallel.expert);
     snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
-             kinds[config_recompute_kind(config, 0)], config->parallel.sequence ? ", seq" : "", experts, nccl,
-             overlap, dealt, again, all && config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
+             kinds[config_recompute_kind(config, 0)], config->parallel.sequence ? ", seq" : "", experts, nccl, overlap,
+             dealt, again, all && config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
     return text;
 }
 
