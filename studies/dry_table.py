@@ -28,7 +28,8 @@ AGREEMENT = [
     ("GPT-3 96B", "the same, pairs span nodes", (*B2, "parallel.placement=linear")),
     ("LLaMA 65B, 40 layers", "t=2, p=8, d=2, b=1",
      ("train.global_batch=32", "model.layers=40", "parallel.tensor=2", "parallel.data=2")),
-    ("Qwen3 30B-A3B", "16 H100, p=2, d=8, e=8, 4 microbatches", (EVEN, "train.global_batch=32")),
+    ("Qwen3 30B-A3B", "16 H100, p=2, d=8, e=8, 4 microbatches, experts recomputed",
+     (EVEN, "train.global_batch=32", "schedule.recompute=experts")),
     ("Mixtral 8x22B", "64 H100, p=8, d=8, e=8", (EVEN, "train.global_batch=128", "parallel.data=8")),
 ]
 

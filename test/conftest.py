@@ -8,6 +8,7 @@ Without `--part`, pytest runs everything.
 """
 
 import os
+import signal
 
 import pytest
 import trainer_runs
@@ -18,9 +19,10 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Limits oneDNN to AVX2 in make test-all; make test uses the processor's best instructions.
+    """Lets programs hear Ctrl-C. Limits oneDNN to AVX2 in make test-all; make test uses the best instructions.
 
     Each rank compiles every product at its start. With AVX-512 a small run takes a third more CPU time."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also in the background of a script, which ignores it
     if config.getoption("--part") == "rest":
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 
