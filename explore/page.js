@@ -16,7 +16,8 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const colors = () => PALETTES[dark.matches ? "dark" : "light"];
 const seconds = (ms) => ms >= 1e6 ? Math.round(ms / 1e3).toLocaleString("en") + " s" : ms >= 1e4 ? (ms / 1e3).toPrecision(3) + " s" : +ms.toPrecision(3) + " ms";
 const lines = (text) => text.split("\n").map((line) => line.trim()).filter((line) => line);
-const percent = (share) => share === null || share === undefined ? "-" : (100 * share).toFixed(1).replace(/^-0.0$/, "0.0") + " %";
+const percent = (share) =>
+  share === null || share === undefined ? "-" : (100 * share).toFixed(1).replace(/^-0\.0$/, "0.0") + " %";
 
 // ---- the program, in the page and in workers ---------------------------------------------------------------------------
 

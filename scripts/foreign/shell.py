@@ -584,8 +584,8 @@ class Script:
         return re.sub(pattern, lambda found: new if found[0] else "", text, int(sign != "//"), re.DOTALL)
 
     def pattern(self, word, testing=False, regex=False):
-        """Returns a word as a regular expression: of a pattern, or (regex) of one after =~. Quoted parts stand for
-        themselves."""
+        """Returns a word as a regular expression: of a pattern, or (regex) of one after =~. Quoted parts are literal.
+        """
         found = ""
         for kind, text in word:
             said = unescaped(text if kind == "single" else self.text(text, testing))

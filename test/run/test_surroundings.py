@@ -133,7 +133,8 @@ def test_one_request_may_come_as_two_signals(small, tmp_path, overrides):
 def test_signals_that_the_caller_blocks_or_ignores_are_heard(small, tmp_path, ranks, overrides):
     """ranks: under a bare mpirun, through which each rank starts in the same way, and hears SIGUSR1."""
     heedless = ["python3", "-c", "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN);"
-                "signal.signal(signal.SIGUSR1, signal.SIG_IGN); signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); os.execv(sys.argv[1], sys.argv[1:])"]
+                "signal.signal(signal.SIGUSR1, signal.SIG_IGN);"
+                "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); os.execv(sys.argv[1], sys.argv[1:])"]
     job = started(small, tmp_path, *overrides, f"checkpoint.dir={tmp_path}/saved",
                   prefix=[*(mpirun(ranks) if ranks else ()), *heedless])
     ended = job.stop(signal.SIGUSR1)
