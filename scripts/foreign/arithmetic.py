@@ -3,11 +3,11 @@
 import operator
 import re
 
-WORD = re.compile(r"\s*(0[xX][0-9a-fA-F]+|\d+|[A-Za-z_]\w*(?:\[[^][]*\])?|[<>=!]=|&&|\|\||[-+*/%!<>?:()])")
+WORD = re.compile(r"\s*(0[xX][0-9a-fA-F]+|\d+|[A-Za-z_]\w*(?:\[[^][]*\])?|<<|>>|[<>=!]=|&&|\|\||[-+*/%!<>?:()])")
 STEP = re.compile(r"\s*(\+\+|--|)\s*([A-Za-z_]\w*(?:\[[^][]*\])?)\s*(\+\+|--|[-+*/%]?=(?!=)|)(.*)", re.DOTALL)
 SETS = re.compile(r"([A-Za-z_]\w*)(?:\[[^][]*\])?\s*(?:\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))|"
                   r"(?:\+\+|--)\s*([A-Za-z_]\w*)")  # what any expression may set
-LEVELS = (("?",), ("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("+", "-"), ("*", "/", "%"))
+LEVELS = (("?",), ("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"), ("+", "-"), ("*", "/", "%"))
 LEVEL = {sign: level for level, signs in enumerate(LEVELS) for sign in signs}
 
 
@@ -18,8 +18,8 @@ def divided(a, b):
 
 BINARY = {"||": lambda a, b: bool(a or b), "&&": lambda a, b: bool(a and b), "==": operator.eq, "!=": operator.ne,
           "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge,
-          "+": operator.add, "-": operator.sub, "*": operator.mul, "/": divided,
-          "%": lambda a, b: a - b * divided(a, b)}
+          "<<": lambda a, b: a << b % 64, ">>": lambda a, b: a >> b % 64, "+": operator.add, "-": operator.sub,
+          "*": operator.mul, "/": divided, "%": lambda a, b: a - b * divided(a, b)}
 UNARY = {"-": operator.neg, "+": operator.pos, "!": operator.not_}
 
 
@@ -73,7 +73,7 @@ def evaluate(text, value):
 
 def calculate(text, value, put):
     """Runs expressions between commas, each of which may begin with an assignment: X = 1, X += 1, X++ or --X. Raises
-    ValueError if one is invalid or not read (an assignment inside, ** << >> & | ^ ~, 2#11), or ArithmeticError."""
+    ValueError if one is invalid or not read (an assignment inside, ** & | ^ ~, 2#11), or ArithmeticError."""
     found = 0
     for part in text.split(","):
         before, name, after, rest = (step := STEP.fullmatch(part)) and step.groups() or ("", "", "", "")
