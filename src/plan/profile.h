@@ -25,6 +25,7 @@ typedef struct Profile {
     int64_t tensor, expert;
     bool sequence;
     bool keeps_experts;       // as in the measured Shape; older profiles: false
+    bool mask_documents;      // attention saw only its own document
     double peak_tflops;       // peak of one rank with cores of its own; 0: unknown
     double optimizer_seconds; // AdamW, per element of a rank's states
     double norm_seconds;      // norm of the gradient, per element

@@ -28,22 +28,28 @@ void profile_free(Profile *profile) {
 // The integers of a model that stage times depend on.
 #define EXTENT(key)                                                                                                    \
     { #key, offsetof(ModelConfig, key) }
-static const struct {
+typedef struct ModelKey {
     const char *key;
     size_t at;
-} extents_[] = {EXTENT(hidden),     EXTENT(heads),      EXTENT(kv_heads),
+} ModelKey;
+static const ModelKey extents_[] = {EXTENT(hidden),     EXTENT(heads),      EXTENT(kv_heads),
                 EXTENT(ffn),        EXTENT(vocab),      EXTENT(seq_len),
                 EXTENT(head_dim),   EXTENT(experts),    EXTENT(experts_per_token),
                 EXTENT(expert_ffn), EXTENT(shared_ffn), EXTENT(dense_layers),
                 EXTENT(kv_lora),    EXTENT(q_lora),     EXTENT(nope_dim),
                 EXTENT(rope_dim),   EXTENT(v_dim)};
 enum { EXTENTS_ = sizeof extents_ / sizeof *extents_, POSITIVE_ = 7 }; // extents after the first seven may be 0
+// Its choices that they depend on.
+static const ModelKey truths_[] = {EXTENT(causal), EXTENT(qk_norm), EXTENT(qkv_bias)};
+enum { TRUTHS_ = sizeof truths_ / sizeof *truths_ };
 
 static const char *const timed_keys_[TIMED_ACTIONS] = {"forward_ms", "backward_ms", "input_ms", "weight_ms"};
 
 static int64_t extent_(const ModelConfig *model, int i) {
     return *(const int64_t *)((const char *)model + extents_[i].at);
 }
+
+static bool *truth_(const ModelConfig *model, int i) { return (bool *)((char *)model + truths_[i].at); }
 
 // ---------------------------------------------------------------- writing
 
@@ -75,12 +81,12 @@ int profile_write(const Profile *profile, const char *path, Error *err) {
     json_begin(&out, "model", '{');
     json_put_text(&out, "family", config_word("model.family", profile->model.family));
     for (int i = 0; i < EXTENTS_; i++) json_put_integer(&out, extents_[i].key, extent_(&profile->model, i));
-    json_put_truth(&out, "causal", profile->model.causal);
+    for (int i = 0; i < TRUTHS_; i++) json_put_truth(&out, truths_[i].key, *truth_(&profile->model, i));
     json_end(&out, '}');
     json_line(&out);
-    json_members(&out, "precision %s fp8 %s tensor %jd expert %jd sequence? %d keeps_experts? %d",
+    json_members(&out, "precision %s fp8 %s tensor %jd expert %jd sequence? %d keeps_experts? %d mask_documents? %d",
                  config_word("train.precision", profile->precision), config_word("train.fp8", profile->fp8),
-                 profile->tensor, profile->expert, profile->sequence, profile->keeps_experts);
+                 profile->tensor, profile->expert, profile->sequence, profile->keeps_experts, profile->mask_documents);
     json_line(&out);
     json_members(&out, "optimizer_ns_per_element %g norm_ns_per_element %g", 1e9 * profile->optimizer_seconds,
                  1e9 * profile->norm_seconds);
@@ -145,6 +151,7 @@ static int profile_read_all_(Profile *profile, const JsonValue *root, const char
     profile->expert = json_integer(root, "expert", 1); // absent in older profiles
     profile->sequence = json_true(root, "sequence");
     profile->keeps_experts = json_true(root, "keeps_experts");
+    profile->mask_documents = json_true(root, "mask_documents");
     profile->optimizer_seconds = 1e-9 * profile_number_(root, "optimizer_ns_per_element");
     profile->norm_seconds = 1e-9 * profile_number_(root, "norm_ns_per_element");
     if (profile->precision < 0 || profile->optimizer_seconds < 0 || profile->norm_seconds < 0 || stages == NULL ||
@@ -153,7 +160,8 @@ static int profile_read_all_(Profile *profile, const JsonValue *root, const char
     ModelConfig *m = &profile->model;
     const JsonValue *model = json_find(root, "model");
     m->family = word_(model, "family", "model.family");
-    m->causal = json_find(model, "causal") == NULL || json_true(model, "causal"); // absent in older profiles
+    for (int i = 0; i < TRUTHS_; i++) *truth_(m, i) = json_true(model, truths_[i].key);
+    m->causal |= json_find(model, "causal") == NULL; // absent in older profiles
     for (int i = 0; i < EXTENTS_; i++) {
         int64_t *field = (int64_t *)((char *)m + extents_[i].at);
         // Profiles from before model.head_dim have head_dim = hidden / heads, which are read earlier in this loop.
@@ -246,7 +254,8 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
     const Gpu *gpu = gpu_row(config->hardware.gpu), *measured = profile->cpu ? NULL : gpu_by_name(profile->device);
     AttentionShape run = {.batch = 1, .mode = config->attention.mode, .softmax = config->attention.softmax};
     int64_t p = config->parallel.pipeline, whole;
-    int extent = 0;
+    int extent = 0, truth = 0;
+    while (truth < TRUTHS_ && *truth_(&profile->model, truth) == *truth_(&config->model, truth)) truth++;
     while (extent < EXTENTS_ && extent_(&profile->model, extent) == extent_(&config->model, extent)) extent++;
     for (int s = 0; s < p && lacks == NULL; s++) { // a kind of stage that the run has
         bool first = s == 0, last = s == p - 1;
@@ -267,8 +276,11 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
     else if (extent < EXTENTS_)
         snprintf(why, size, "it is for model.%s %lld, not %lld", extents_[extent].key,
                  (long long)extent_(&profile->model, extent), (long long)extent_(&config->model, extent));
-    else if (profile->model.causal != config->model.causal)
-        snprintf(why, size, "it is for model.causal %s", profile->model.causal ? "true" : "false");
+    else if (truth < TRUTHS_)
+        snprintf(why, size, "it is for model.%s %s", truths_[truth].key,
+                 *truth_(&profile->model, truth) ? "true" : "false");
+    else if (profile->mask_documents != (config->data.mask_documents != 0))
+        snprintf(why, size, "it is for data.mask_documents %s", profile->mask_documents ? "on" : "off");
     else if (config_slices(config) > 1) snprintf(why, size, "it has no times for slices");
     else if (config->parallel.context > 1) snprintf(why, size, "it has no times for context ranks");
     else if (profile->precision != config->train.precision)

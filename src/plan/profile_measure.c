@@ -306,7 +306,8 @@ int profile_command(const Config *config, const Model *model, const Log *log, Er
                             .tensor = plain->parallel.tensor,
                             .expert = plain->parallel.expert,
                             .sequence = plain->parallel.sequence,
-                            .keeps_experts = plain->model.experts > 0};
+                            .keeps_experts = plain->model.experts > 0,
+                            .mask_documents = plain->data.mask_documents != 0};
         snprintf(profile.device, sizeof profile.device, "%s", be->device);
         be->destroy(be);
     }
