@@ -22,15 +22,17 @@ static char *list_text_(RunLayout layout, char text[SCHEDULE_TEXT]) {
     return schedule_text(&layout, text);
 }
 
-typedef enum RestForm { REST_SENTENCE, REST_ROW, REST_SHORT_ROW } RestForm;
+typedef enum RestForm { REST_SENTENCE, REST_ROW, REST_SHORT_ROW, REST_OTHER } RestForm;
 
 // Writes the other settings that distinguish a configuration. Example:
 //
 //     sentence   flash, seq, expert 8, by time, 3 recomputed, adjacent
 //     row        flash, seq, e=8, by time, 3 again, adjacent
-//     short row  flash, seq, e=8, 3 again
+//     short row  seq, e=8, 3 again
+//     other      seq, e=8, by time, 3 again, adjacent
 static char *rest_text_(const SearchSpace *space, const Config *config, RestForm form, char text[SCHEDULE_TEXT]) {
     bool brief = form != REST_SENTENCE, all = form != REST_SHORT_ROW;
+    bool plain = form >= REST_SHORT_ROW && config->attention.mode == ATTENTION_FLASH; // the usual attention
     static const char *const kinds[] = {"", ", experts", ", pointwise"};
     char again[48] = "", overlap[24] = "", experts[40] = "";
     const char *nccl = config->parallel.collectives == COLLECTIVES_NCCL ? ", NCCL" : "";
@@ -44,9 +46,12 @@ static char *rest_text_(const SearchSpace *space, const Config *config, RestForm
         snprintf(overlap, sizeof overlap, ", overlap %s", config_word("parallel.overlap", config->parallel.overlap));
     if (config->parallel.expert > 1)
         snprintf(experts, sizeof experts, brief ? ", e=%lld" : ", expert %lld", (long long)config->parallel.expert);
-    snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
-             kinds[config_recompute_kind(config, 0)], config->parallel.sequence ? ", seq" : "", experts, nccl, overlap,
-             dealt, again, all && config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
+    bool adjacent = all && config->parallel.pipeline > 1 && config->parallel.placement == PLACEMENT_ADJACENT;
+    const char *attention = plain ? "" : config_word("attention.mode", config->attention.mode);
+    snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s%s%s%s%s", attention, kinds[config_recompute_kind(config, 0)],
+             config->parallel.sequence ? ", seq" : "", experts, nccl, overlap, dealt, again,
+             adjacent ? ", adjacent" : "");
+    if (plain && text[0] == ',') memmove(text, text + 2, strlen(text + 2) + 1);
     return text;
 }
 
@@ -57,6 +62,16 @@ static char *short_text_(const RunLayout *at, char text[2 * SCHEDULE_TEXT]) {
     if (at->chunks > 1) snprintf(chunks, sizeof chunks, ", v%d", at->chunks);
     snprintf(text, 2 * SCHEDULE_TEXT, "%dx%dx%d%s b%d %s%s", at->pipeline, at->tensor, at->data, context,
              at->micro_batch, list_text_(*at, schedule), chunks);
+    return text;
+}
+
+// Writes a candidate that the table lacks, with its other settings: "2x4x8 b2 1F1B, e=8, 3 again".
+static char *whole_text_(const SearchSpace *space, const RunLayout *at, char text[3 * SCHEDULE_TEXT]) {
+    char cut[2 * SCHEDULE_TEXT], rest[SCHEDULE_TEXT];
+    Config config;
+    space_config(space, at, &config);
+    rest_text_(space, &config, REST_OTHER, rest);
+    snprintf(text, 3 * SCHEDULE_TEXT, "%s%s%s", short_text_(at, cut), rest[0] != '\0' ? ", " : "", rest);
     return text;
 }
 
@@ -84,8 +99,7 @@ static void table_(const SearchSpace *space, const SearchResult *result, const i
         grid_cell(&grid, "%s", list_text_(*at, schedule));
         grid_cell(&grid, "%d", at->chunks);
         rest_text_(space, &config, verbose ? REST_ROW : REST_SHORT_ROW, rest);
-        bool plain = !verbose && strncmp(rest, "flash", 5) == 0; // the usual attention
-        grid_cell(&grid, "%s", plain ? rest + 5 + 2 * (rest[5] == ',') : rest);
+        grid_cell(&grid, "%s", rest);
         grid_cell(&grid, "%.2f", (double)found->peak_bytes / GIB);
         grid_cell(&grid, "%s", grid_seconds(found->time.step, step));
         bool best = rows[i] == result->best, known = !isnan(candidate->robust);
@@ -245,17 +259,17 @@ static int print_gain_(const SearchSpace *space, const SearchResult *result, FIL
 static int print_next_(const SearchSpace *space, const SearchResult *result, FILE *file, FILE *misfits, Error *err) {
     Candidate misfit;
     double step, best = result->best >= 0 ? result->found.items[result->best].forecast.time.step : INFINITY;
-    char lacks[SCHEDULE_TEXT], seconds[32], reason[ANSWER_TEXT], cut[2 * SCHEDULE_TEXT];
+    char lacks[SCHEDULE_TEXT], seconds[32], reason[ANSWER_TEXT], cut[3 * SCHEDULE_TEXT];
     const char *label = result->best >= 0 ? "next" : "nearest";
     if (result->tightest >= 0 && result->found.items[result->tightest].forecast.time.step < best) {
         const Candidate *tight = &result->found.items[result->tightest];
         grid_line(file, label, "%s: %s a step, %.1f %% less, %.2f GiB, but %s",
-                  short_text_(&tight->forecast.layout, cut), grid_seconds(tight->forecast.time.step, seconds),
+                  whole_text_(space, &tight->forecast.layout, cut), grid_seconds(tight->forecast.time.step, seconds),
                   100 * (1 - tight->forecast.time.step / best), (double)tight->forecast.peak_bytes / GIB,
                   loses_text_(tight));
     }
     if (!answer_next_better(space, result, &misfit, &step, err)) return err->code != 0 ? -1 : 0;
-    grid_line(misfits, label, "%s: %s a step, but %s: %s", short_text_(&misfit.forecast.layout, cut),
+    grid_line(misfits, label, "%s: %s a step, but %s: %s", whole_text_(space, &misfit.forecast.layout, cut),
               grid_seconds(step, seconds), schedule_lacks_text(&misfit.forecast, lacks),
               answer_reason(space, &misfit, reason));
     return 0;

@@ -119,7 +119,8 @@ def test_the_answer_is_one_screen_and_begins_with_the_model():
     everything = search("--gpus", 4, "-o", "hardware.memory_gib=40", "-v", *SMALL).stdout.splitlines()
     assert any(line.startswith("front: the fullest rank's memory against the step") for line in everything)
     assert max(map(len, everything)) <= 120
-    assert " a step, but stage " in " ".join(ended.stdout.split())
+    # A row of the table may have the same cut and schedule: the line also has what else distinguishes the layout.
+    assert re.search(r" next [\dx]+ b\d+ 1F1B, seq: \S+ \S+ a step, but stage ", " ".join(ended.stdout.split()))
 
 
 @pytest.mark.thorough
