@@ -19,7 +19,7 @@
 
 const ForeignProgram foreign_programs[FOREIGN_PROGRAMS] = {
     {"megatron", "Megatron-LM", .trainers = {TRAINER_MEGATRON, TRAINER_NVIDIA}, .schedules = "1f1b interleaved",
-     .context = true, .experts = true, .scores = true, .moe = true, .reshards = true, .gate = 6, .selective = 6,
+     .context = true, .experts = true, .scores = true, .modules = true, .reshards = true, .gate = 6, .selective = 6,
      .logits = 4, .error = 1.05},
     {"torchtitan", "torchtitan", .trainers = {TRAINER_FSDP, TRAINER_FSDP},
      .schedules = "1f1b interleaved zb-v dualpipe-v", .context = true, .experts = true, .sharded = true,

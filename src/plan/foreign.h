@@ -12,7 +12,7 @@ typedef struct ForeignProgram {
     const char *schedules;    // words of schedule.name
     bool context, experts;    // supports context ranks, experts
     bool scores;              // supports attention that keeps or recomputes its scores
-    bool moe;                 // can recompute the experts alone
+    bool modules;             // can recompute experts alone, or norms alone, as export.py requests
     bool deals;               // deals the layers to stages itself, see foreign_deal
     bool sharded;             // FSDP: every data rank keeps a part of each parameter
     bool reshards;            // can gather weights at each use, or shard within groups of data ranks (HSDP)

@@ -45,8 +45,9 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
         {"schedule.slices", (asked & LAYOUT_BIT(slices)) != 0 && schedule->slices > 1},
         {"schedule.split_backward", (asked & LAYOUT_BIT(split)) != 0 && schedule->split_backward == SPLIT_ON && named &&
                                         !schedule_kinds[schedule->name].splits},
-        {"schedule.recompute", (asked & LAYOUT_BIT(pointwise)) != 0 && kind != RECOMPUTE_NONE &&
-                                   (searched || row->selective == 0 || (kind == RECOMPUTE_EXPERTS && !row->moe))},
+        {"schedule.recompute", (asked & LAYOUT_BIT(pointwise)) != 0 &&
+                                   (schedule->pointwise_given > 1 || (kind == RECOMPUTE_EXPERTS && !row->modules) ||
+                                    (kind == RECOMPUTE_POINTWISE && row->selective == 0))},
         {"attention.mode", (asked & LAYOUT_BIT(attention)) != 0 && !row->scores && !flash},
         {"parallel.context", config->parallel.context > 1 && !row->context},
         {"model.experts", config->model.experts > 0 && !row->experts},
@@ -77,14 +78,15 @@ void foreign_fix(int program, Config *base, LayoutSpace *space) {
     RunLayout *at = &space->given;
     at->bpipe = BPIPE_OFF;
     at->slices = 1;
-    at->pointwise = RECOMPUTE_NONE;
+    if ((asked & LAYOUT_BIT(pointwise)) == 0) at->pointwise = RECOMPUTE_NONE;
+    if (!foreign_row(program)->modules) space->fixed |= LAYOUT_BIT(pointwise);
     if ((asked & LAYOUT_BIT(attention)) == 0) at->attention = ATTENTION_FLASH;
     if ((asked & LAYOUT_BIT(placement)) == 0) at->placement = PLACEMENT_STAGES;     // default of all other programs
     if (!overlap) at->overlap = OVERLAP_OFF;                                        // default of all other programs
     if ((asked & LAYOUT_BIT(collectives)) == 0) at->collectives = COLLECTIVES_AUTO; // as import.py converts settings
     if (!foreign_row(program)->context) at->context = 1, space->fixed |= LAYOUT_BIT(context);
-    space->fixed |= LAYOUT_BIT(bpipe) | LAYOUT_BIT(slices) | LAYOUT_BIT(pointwise) | LAYOUT_BIT(attention) |
-                    LAYOUT_BIT(placement) | LAYOUT_BIT(overlap) | LAYOUT_BIT(collectives);
+    space->fixed |= LAYOUT_BIT(bpipe) | LAYOUT_BIT(slices) | LAYOUT_BIT(attention) | LAYOUT_BIT(placement) |
+                    LAYOUT_BIT(overlap) | LAYOUT_BIT(collectives);
     layout_set(at, base);
     space->schedules = foreign_schedules(program);
 }
@@ -118,6 +120,8 @@ static int planned_rows_(const PlanAnswer *answer, Grid *grid, Error *err) {
     } rows[] = {
         {off ? "async tensor collectives on" : "async tensor collectives off", given->parallel.tensor > 1,
          off ? OVERLAP_AUTO : OVERLAP_OFF, -1, -1},
+        {"experts recomputed", row->modules && given->model.experts > 0 && kind == RECOMPUTE_NONE, -1, 0,
+         RECOMPUTE_EXPERTS},
         {"selective recomputation", row->selective > 0 && kind != RECOMPUTE_POINTWISE, -1, 0, RECOMPUTE_POINTWISE},
         {"full recomputation", config_recompute(given, 0) == 0, -1, (int32_t)given->model.layers, RECOMPUTE_NONE},
         {"no recomputation", kind != RECOMPUTE_NONE || config_recompute(given, 0) > 0, -1, 0, RECOMPUTE_NONE},
