@@ -13,7 +13,7 @@
 #include <cstdio>
 #include <fstream>
 #include <map>
-#include <unordered_set>
+#include <vector>
 
 namespace virtual_gpu {
 
@@ -97,14 +97,19 @@ void touch_cells(const Access &access, const Region &region, uintptr_t at, int64
 // depends on the data (an embedding's gradient). Launches of at most 32 blocks run completely, so that later kernels
 // find their results in memory.
 
-enum { SECTOR = 32 };
-typedef std::unordered_set<uint64_t> Sectors; // 2 * number, + 1 where written
+enum { SECTOR = 32, NEWEST = 14 };
+typedef std::vector<uint64_t> Sectors; // 2 * number, + 1 where written
 
-Sectors *counted; // of the running block; NULL: no block runs
+Sectors *counted;             // of the running block, some several times; NULL: no block runs
+uint64_t newest[1 << NEWEST]; // of them, by a hash of the number: most accesses touch one of these again
 
 void count(uintptr_t at, size_t bytes, bool writes) {
-    for (uint64_t sector = at / SECTOR; sector <= (at + bytes - 1) / SECTOR; sector++)
-        counted->insert(2 * sector + (writes ? 1 : 0));
+    for (uint64_t sector = at / SECTOR; sector <= (at + bytes - 1) / SECTOR; sector++) {
+        uint64_t entry = 2 * sector + (writes ? 1 : 0);
+        uint64_t *place = &newest[entry * 0x9E3779B97F4A7C15u >> (64 - NEWEST)];
+        if (*place != entry) counted->push_back(entry);
+        *place = entry;
+    }
 }
 
 // --- the kernel under way, on the device thread
@@ -235,13 +240,17 @@ std::string signature(const VirtualLaunch &launch) {
     return bytes + std::string((const char *)shape, sizeof shape) + text("%p", launch.kernel);
 }
 
+// Returns the sectors in ascending order, each once.
 Sectors of_block(const VirtualLaunch &launch, int64_t block) {
     Sectors sectors;
     counted = &sectors;
+    memset(newest, 0, sizeof newest);
     emulate.only = block; // -1: all
     kernel_run(host_access(launch.name), launch);
     emulate.only = -1;
     counted = nullptr;
+    std::sort(sectors.begin(), sectors.end());
+    sectors.erase(std::unique(sectors.begin(), sectors.end()), sectors.end());
     return sectors;
 }
 
@@ -260,7 +269,7 @@ double sampled_bytes(const VirtualLaunch &launch, int64_t blocks, bool *lasts) {
     Sectors first = of_block(launch, 0), second = of_block(launch, 1), middle = of_block(launch, blocks / 2),
             last = of_block(launch, blocks - 1);
     int64_t shared = 0;
-    for (uint64_t sector : second) shared += (int64_t)first.count(sector);
+    for (uint64_t sector : second) shared += std::binary_search(first.begin(), first.end(), sector);
     double alike = likeness(first, second);
     *lasts = alike > 0.5;
     double all = (double)(first.size() + second.size());
