@@ -87,8 +87,8 @@ def small(request, tmp_path_factory):
     model = trainer_runs.WIDER[request.param].replace("vocab: 100", "vocab: 200")
     train = "{global_batch: 16, steps: 3, lr: 3.0e-3, warmup_steps: 2, eps: 1.0e-5}"
     config = trainer_runs.write_config(folder, request.param, model=model, train=train)
-    env = trainer_runs.environment(OMP_NUM_THREADS="1")
-    alone = trainer_runs.trained(config, "parallel.pipeline=1", "schedule.bpipe=off", family=request.param, env=env)
+    env = trainer_runs.one_thread()
+    alone = trainer_runs.run(config, "parallel.pipeline=1", "schedule.bpipe=off", family=request.param, env=env)
     return Small(request.param, config, alone)
 
 
@@ -111,5 +111,5 @@ class Small:
         return ended
 
     def train(self, *overrides, **keywords):
-        env = trainer_runs.environment(OMP_NUM_THREADS="1")
-        return trainer_runs.trained(self.config, *overrides, family=self.family, env=env, **keywords)
+        env = trainer_runs.one_thread()
+        return trainer_runs.run(self.config, *overrides, family=self.family, env=env, **keywords)

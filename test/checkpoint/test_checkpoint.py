@@ -3,14 +3,13 @@
 import json
 import os
 import shutil
-import subprocess
 
 import numpy
 import pytest
 
 from checkpoint_runs import TINY, crc64, small, several_ranks, tiny
-from trainer_runs import (LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, layout, preload, saving, verify,
-                          without_mpi)
+from trainer_runs import (LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, execute, layout, one_thread, preload, saving,
+                          verify, without_mpi)
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -70,7 +69,7 @@ def test_data_ranks_read_a_model_once_together(tmp_path, precision):
     losses, read = [], []
     for ranks in (layout(), layout(d=4)):
         log = tmp_path / f"read_{len(read)}"
-        run = trainer.run(keys, ranks, environment={"LD_PRELOAD": str(counts), "COUNTS": str(log)})
+        run = trainer.run(keys, ranks, env=one_thread(LD_PRELOAD=str(counts), COUNTS=str(log)))
         losses.append(run.curve()[0][1])
         read.append(sum(map(int, log.read_text().split())))
     assert read[1] < 1.5 * read[0] and losses[0] == pytest.approx(losses[1], rel=1e-5)
@@ -108,8 +107,8 @@ def copy_of(small, tmp_path):
 def test_every_flipped_byte_is_noticed(small, tmp_path):
     saved = copy_of(small, tmp_path) / "step_00000003"
     bytes_there = sum(file.stat().st_size for file in saved.iterdir())
-    result = subprocess.run([TOOLS / "tool_verify", "--flip", saved], capture_output=True, text=True)
-    assert (result.returncode, result.stderr) == (0, "")
+    result = execute([TOOLS / "tool_verify", "--flip", saved])
+    assert result.stderr == ""
     assert int(result.stdout) == bytes_there
     assert verify(saved) is None
 
@@ -147,7 +146,7 @@ def test_damaged_checkpoints_are_never_trained_on_and_the_advice_leads_to_a_star
     for step in (1, 2, 3):
         flip(saved / f"step_0000000{step}" / FILES[0])
     alone, none = (small.run(resume=path, code=1) for path in (saved / "step_00000003", saved))
-    assert FILES[0] in alone.stderr and alone.steps == none.steps == {}
+    assert FILES[0] in alone.stderr and alone.steps == none.steps == []
     assert none.stderr.endswith("; name another folder, or, to start at step 0, leave out --resume\n"), none.stderr
     here, steps = saving(saved, 1), {"train.steps": 1}
     for option in ("resume", "resume_if_any"):
@@ -174,7 +173,7 @@ def test_ranks_agree_on_the_damage(small, tmp_path):
 def test_another_model_is_refused_with_the_sizes(small, tmp_path):
     result = small.run({"model.hidden": 16, "model.ffn": 24}, resume=small.saved, code=2)
     assert "model.hidden is 8 there and 16 here" in result.stderr
-    assert "model.ffn is 8 there and 24 here" in result.stderr and result.steps == {}
+    assert "model.ffn is 8 there and 24 here" in result.stderr and result.steps == []
 
 
 def write_manifest(saved, names=None):
@@ -201,7 +200,7 @@ def test_checksums_are_crc64_xz_of_the_files_and_a_missing_tensor_is_named(small
     write_manifest(saved)
     assert verify(saved) is None
     result = small.run(resume=saved, code=1)
-    assert "tensor lm_head.weight.exp_avg_sq is missing" in result.stderr and result.steps == {}
+    assert "tensor lm_head.weight.exp_avg_sq is missing" in result.stderr and result.steps == []
 
 
 @pytest.mark.parametrize("name", ["../copy/step_00000003/config.json", "/etc/hostname", "..", ".hidden", ""])
@@ -226,8 +225,8 @@ def test_a_link_out_of_the_directory_is_refused(small, tmp_path):
 
 
 def test_a_limit_on_file_sizes_is_an_error_and_not_the_end(small, tmp_path):
-    command, _ = small.prepare(saving(tmp_path / "saved", 2), {"train.steps": 4, "log.metrics": ""})
-    result = subprocess.run(["bash", "-c", 'ulimit -f 2; exec "$@"', "-", *command], capture_output=True, text=True)
-    assert result.returncode == 1 and "File too large" in result.stderr
+    result = small.run(saving(tmp_path / "saved", 2), {"train.steps": 4, "log.metrics": ""}, code=1,
+                       prefix=["bash", "-c", 'ulimit -f 2; exec "$@"', "-"])
+    assert "File too large" in result.stderr
     assert "training is done, but its last checkpoint could not be written to" in result.stderr
     assert result.stdout.count("step ") == 4 and checkpoint_names(tmp_path / "saved") == []

@@ -6,14 +6,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from checkpoint_runs import saved_run, several_ranks
 from other_user import OtherUser, let_in, needs_root
-from trainer_runs import (ROOT, checkpoint_names, layout, mpirun, mpirun_environment, saving, preload, verify,
+from trainer_runs import (checkpoint_names, layout, mpirun, mpirun_environment, one_thread, preload, saving, verify,
                           wait_until)
 
 OVERWRITE = {"checkpoint.overwrite": True}
@@ -108,7 +107,7 @@ def clock(tmp_path_factory):
 
 def test_nothing_that_was_reported_saved_is_lost_when_the_clock_goes_back_between_runs(small, tmp_path, clock):
     saved = tmp_path / "saved"
-    small.run(saving(saved, 5, keep=2), {"train.steps": 10}, environment=clock(3600))
+    small.run(saving(saved, 5, keep=2), {"train.steps": 10}, env=one_thread(**clock(3600)))
     assert manifest_of(saved / "step_00000010")["saved"] > manifest_of(small.saved / "step_00000008")["saved"] + 3e12
     small.run(saving(saved, 5, keep=2), {"train.steps": 20}, resume=saved)
     assert checkpoint_names(saved) == ["step_00000015", "step_00000020"]
@@ -118,7 +117,7 @@ def test_nothing_that_was_reported_saved_is_lost_when_the_clock_goes_back_betwee
 @pytest.mark.parametrize("jump", [0, 1, 2, 3, 5, 8])
 def test_nothing_is_lost_when_the_clock_goes_back_within_a_run(small, tmp_path, clock, jump):
     saved = tmp_path / "saved"
-    small.run(saving(saved, 1, keep=2), environment=clock(3600, CLOCK_JUMP=str(jump)))
+    small.run(saving(saved, 1, keep=2), env=one_thread(**clock(3600, CLOCK_JUMP=str(jump))))
     assert checkpoint_names(saved) == ["step_00000007", "step_00000008"]
     assert "step_00000008 after step 8" in small.run(resume=saved).stderr
 
@@ -134,16 +133,14 @@ def test_a_start_among_another_run_s_checkpoints_is_refused_and_changes_nothing(
     said = refused.stderr.splitlines()[-1]
     assert f"checkpoint.dir: {saved} holds checkpoints of another run, such as step_00000008" in said
     assert f"--resume {saved}" in said and "checkpoint.overwrite: true" in said
-    assert contents(saved) == before and refused.steps == {}
+    assert contents(saved) == before and refused.steps == []
 
 
 @pytest.mark.thorough
 @several_ranks
 def test_ranks_of_a_launcher_refuse_it_too(small, saved, tmp_path):
-    command, _ = small.prepare(saving(saved, 1), layout(p=2))
-    ended = subprocess.run([*mpirun(2), *command], cwd=ROOT, env=mpirun_environment(), capture_output=True, text=True,
-                           timeout=120)
-    assert ended.returncode == 2 and ended.stderr.count("holds checkpoints of another run") == 1, ended.stderr
+    ended = small.run(saving(saved, 1), layout(p=2), prefix=mpirun(2), env=mpirun_environment(), code=2)
+    assert ended.stderr.count("holds checkpoints of another run") == 1, ended.stderr
 
 
 def test_resuming_from_elsewhere_among_another_run_s_checkpoints_is_refused(small, saved, tmp_path):
@@ -159,18 +156,18 @@ def test_a_copied_checkpoint_of_another_run_is_not_resumed_by_accident(small, sa
     small.run(saving(tmp_path / "other", 3), {"train.steps": 9})
     shutil.copytree(tmp_path / "other" / "step_00000009", saved / "step_00000009")
     mixed = small.run(saving(saved, 2), {"train.steps": 10}, resume=saved, code=2)
-    assert "holds checkpoints of several runs" in mixed.stderr and mixed.steps == {}
+    assert "holds checkpoints of several runs" in mixed.stderr and mixed.steps == []
     named = small.run(saving(saved, 2), {"train.steps": 10}, resume=saved / "step_00000008", code=2)
     assert "holds checkpoints of another run, such as step_00000009; name another folder" in named.stderr
     elsewhere = small.run(saving(tmp_path / "new", 2), {"train.steps": 10}, resume=saved / "step_00000008")
-    assert sorted(elsewhere.steps) == [9, 10]
+    assert elsewhere.numbers == [9, 10]
 
 
 # --- the data of a run
 
 
 def test_a_resume_over_other_data_or_with_another_seed_is_refused_unless_accepted(small, tmp_path):
-    folder, data = tmp_path / "data", Path(small.config["data"]["train"]).read_bytes()
+    folder, data = tmp_path / "data", small.data.read_bytes()
     folder.mkdir()
     shard = folder / "a_000.bin"
     shard.write_bytes(data)
@@ -180,12 +177,12 @@ def test_a_resume_over_other_data_or_with_another_seed_is_refused_unless_accepte
     on = {**where, "train.steps": 3}
 
     shard = shard.rename(folder / "moved_000.bin")  # the same data
-    assert sorted(small.run(on, resume=saved).steps) == [3]
+    assert small.run(on, resume=saved).numbers == [3]
     (folder / "more.bin").write_bytes(data)
     refused = small.run(on, resume=saved, code=2).stderr
     assert "data.train: " in refused and "was trained on different data" in refused
     assert "checkpoint.changed: accept" in refused
-    assert sorted(small.run(on, accept, resume=saved).steps) == [3]
+    assert small.run(on, accept, resume=saved).numbers == [3]
     (folder / "more.bin").unlink()
     shard.write_bytes(data[:-2] + bytes([data[-2] ^ 1, data[-1]]))
     assert "was trained on different data" in small.run(on, resume=saved, code=2).stderr
@@ -232,7 +229,7 @@ def test_resuming_where_there_is_no_checkpoint_is_refused_and_says_how_to_begin(
     for place, why in {"absent": "there is no such folder", "empty": "there is no checkpoint in it"}.items():
         refused = small.run(saving(tmp_path / "saved", 2), resume=tmp_path / place, code=2)
         assert f"--resume {tmp_path / place}: {why}" in refused.stderr
-        assert f"--resume-if-any {tmp_path / place}" in refused.stderr and refused.steps == {}
+        assert f"--resume-if-any {tmp_path / place}" in refused.stderr and refused.steps == []
     assert not (tmp_path / "saved").exists()
 
 
@@ -242,7 +239,7 @@ def test_resume_if_any_starts_at_step_0_where_nothing_is_and_goes_on_where_somet
     assert f"no complete checkpoint in {saved}: training starts at step 0" in first.stderr
     assert first.curve()[:2] == small.whole.curve()[:2]
     second = small.run(saving(saved, 2), resume_if_any=saved)
-    assert "step_00000004 after step 4" in second.stderr and sorted(second.steps) == [5, 6, 7, 8]
+    assert "step_00000004 after step 4" in second.stderr and second.numbers == [5, 6, 7, 8]
     assert len({manifest_of(saved / name)["run"] for name in checkpoint_names(saved)}) == 1
 
 
@@ -273,11 +270,11 @@ struct dirent *readdir(DIR *stream) {
                                            (UNLISTED, 0)], ids=["1", "2", "5", "9", "unlisted"])
 def test_a_folder_that_a_disk_fails_to_read_is_not_taken_for_an_empty_one(small, saved, tmp_path, source, start):
     library, before = preload(tmp_path / "fails.so", source), contents(saved)
-    environment = {"LD_PRELOAD": str(library), "FAIL_FROM": str(start), "FOLDER": str(saved.resolve())}
-    refused = small.run(saving(saved, 2), {"train.steps": 10}, resume_if_any=saved, environment=environment, code=1)
+    env = one_thread(LD_PRELOAD=str(library), FAIL_FROM=str(start), FOLDER=str(saved.resolve()))
+    refused = small.run(saving(saved, 2), {"train.steps": 10}, resume_if_any=saved, env=env, code=1)
     where = "manifest.json" if source == UNREADABLE else saved
     assert f"{where}: cannot be read: Input/output error" in refused.stderr, refused.stderr
-    assert refused.steps == {} and contents(saved) == before
+    assert refused.steps == [] and contents(saved) == before
     assert "step_00000008 after step 8" in small.run(resume_if_any=saved).stderr
 
 
@@ -334,7 +331,7 @@ def test_two_models_in_one_folder_are_refused(small, tmp_path):
     """An index and a single file may be of different ages."""
     folder = shutil.copytree(small.saved / "step_00000008", tmp_path / "model")
     (folder / "manifest.json").unlink()
-    assert small.run({"checkpoint.init_from": str(folder)}).code == 0
+    small.run({"checkpoint.init_from": str(folder)})
     shutil.copy(next(folder.glob("model-*")), folder / "model.safetensors")
     refused = small.run({"checkpoint.init_from": str(folder)}, code=1).stderr
     assert f"{folder}/model.safetensors: the folder also has model.safetensors.index.json, which may be" in refused
@@ -343,31 +340,30 @@ def test_two_models_in_one_folder_are_refused(small, tmp_path):
 # --- starts that wait for the lock of a folder
 
 
-def waits_for_lock(process, lock):
+def waits_for_lock(job, lock):
     with contextlib.suppress(OSError):  # one was closed meanwhile
-        return any(os.readlink(entry) == str(lock) for entry in Path(f"/proc/{process.pid}/fd").iterdir())
+        return any(os.readlink(entry) == str(lock) for entry in Path(f"/proc/{job.pid}/fd").iterdir())
     return False
 
 
-def start_while_locked(small, folder, meanwhile, *changes, **more):
+def run_while_locked(small, folder, meanwhile, *changes, code=0, **more):
     """Starts a run in a folder that another run has locked. Once it waits for the lock, the other run changes the
     folder and ends."""
     lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    process = small.start(*changes, **more)
-    wait_until(lambda: process.poll() is not None or waits_for_lock(process, folder / ".lock"),
-               "it never asked for the lock")
+    job = small.launch(*changes, **more)
+    wait_until(lambda: job.poll() is not None or waits_for_lock(job, folder / ".lock"), "it never asked for the lock")
     meanwhile()
     os.close(lock)
-    return small.end(process)
+    return job.end(code)
 
 
 def test_a_start_that_waited_resumes_from_what_the_other_run_saved_last(small, saved):
     newest = saved / "step_00000008"
     newest.rename(saved.parent / "later")
-    resumed = start_while_locked(small, saved, lambda: (saved.parent / "later").rename(newest),
-                                 saving(saved, 1, keep=2), {"train.steps": 9}, resume=saved)
-    assert resumed.code == 0 and "step_00000008 after step 8" in resumed.stderr, resumed.stderr
+    resumed = run_while_locked(small, saved, lambda: (saved.parent / "later").rename(newest),
+                               saving(saved, 1, keep=2), {"train.steps": 9}, resume=saved)
+    assert "step_00000008 after step 8" in resumed.stderr, resumed.stderr
     assert checkpoint_names(saved) == ["step_00000008", "step_00000009"]
     assert manifest_of(saved / "step_00000009")["sequence"] == 5
 
@@ -377,20 +373,20 @@ def test_of_two_starts_in_an_empty_folder_the_second_sees_what_the_first_saved(s
     saved = tmp_path / "saved"
     saved.mkdir()
     copied = lambda: shutil.copytree(small.saved / "step_00000004", saved / "step_00000004")
-    more = {} if resume is None else {resume: saved}
-    second = start_while_locked(small, saved, copied, saving(saved, 1), {"train.steps": 5}, **more)
+    more = {"code": 2} if resume is None else {resume: saved}
+    second = run_while_locked(small, saved, copied, saving(saved, 1), {"train.steps": 5}, **more)
     if resume is None:
-        assert second.code == 2 and "holds checkpoints of another run, such as step_00000004" in second.stderr
-        assert second.steps == {} and checkpoint_names(saved) == ["step_00000004"]
+        assert "holds checkpoints of another run, such as step_00000004" in second.stderr
+        assert second.steps == [] and checkpoint_names(saved) == ["step_00000004"]
     else:
-        assert second.code == 0 and "step_00000004 after step 4" in second.stderr, second.stderr
-        assert sorted(second.steps) == [5] and small.run({"train.steps": 5}, resume=saved).code == 0
+        assert "step_00000004 after step 4" in second.stderr and second.numbers == [5], second.stderr
+        small.run({"train.steps": 5}, resume=saved)
 
 
 def test_a_start_that_waited_is_refused_if_its_checkpoint_is_gone(small, saved):
     named = saved / "step_00000002"
-    gone = start_while_locked(small, saved, lambda: shutil.rmtree(named), saving(saved, 1), resume=named)
-    assert gone.code == 2 and f"--resume {named}: there is no such folder" in gone.stderr and gone.steps == {}
+    gone = run_while_locked(small, saved, lambda: shutil.rmtree(named), saving(saved, 1), resume=named, code=2)
+    assert f"--resume {named}: there is no such folder" in gone.stderr and gone.steps == []
 
 
 @needs_root
@@ -406,7 +402,7 @@ def test_another_user_who_locks_what_they_can_read_stops_no_run(small, saved):
     let_in(saved)
     with OtherUser(hold) as other:
         assert len(other.answer) > 10
-        assert small.run(saving(saved, 1, keep=2), {"train.steps": 9}, resume=saved).code == 0
+        small.run(saving(saved, 1, keep=2), {"train.steps": 9}, resume=saved)
 
 
 @pytest.mark.parametrize("there", ["link", "file of another user"])
@@ -431,21 +427,20 @@ def test_a_lock_that_another_user_has_placed_is_named_and_not_used(small, saved,
 @pytest.mark.parametrize("p", [1, 2])
 def test_a_folder_that_is_gone_is_made_again_and_no_message_says_otherwise(small, tmp_path, how, p):
     folder = tmp_path / "deep" / "saved"
-    process = small.start(saving(folder, 5, keep=2), {"train.steps": 100000}, layout(p=p))
+    job = small.launch(saving(folder, 5, keep=2), {"train.steps": 100000}, layout(p=p))
     wait_until(lambda: list(folder.glob("step_*")), "nothing saved")
-    os.kill(process.pid, signal.SIGSTOP)
+    os.kill(job.pid, signal.SIGSTOP)
     folder.rename(tmp_path / "moved")
     if how == "removed":
         (tmp_path / "deep").rmdir()
         # Several ranks still write there: only their parent is stopped.
         moved = tmp_path / "moved"
         wait_until(lambda: shutil.rmtree(moved, ignore_errors=True) or not moved.exists(), "it cannot be removed")
-    os.kill(process.pid, signal.SIGCONT)
+    os.kill(job.pid, signal.SIGCONT)
     wait_until(lambda: list(folder.glob("step_*")), "it was not made again")
-    process.terminate()
-    ended = small.end(process)
-    last = f"step_{max(ended.steps):08}"
-    assert ended.code == 3 and last in checkpoint_names(folder) and verify(folder / last) is None, ended.stderr
+    ended = job.stop(code=3)
+    last = f"step_{ended.numbers[-1]:08}"
+    assert last in checkpoint_names(folder) and verify(folder / last) is None, ended.stderr
     assert f"{folder} was removed or moved; it was recreated and holds no earlier checkpoints" in ended.stderr
     assert "earlier checkpoints are unchanged" not in ended.stderr
     assert sum("holds no earlier readable checkpoint" in line for line in ended.stderr.splitlines()) <= 1
@@ -465,12 +460,12 @@ int mkdir(const char *path, mode_t mode) {
 def test_a_folder_that_another_run_made_first_is_looked_at_again(small, tmp_path, resume):
     library, saved = preload(tmp_path / "first.so", FIRST_TO_MAKE), tmp_path / "saved"
     shutil.copytree(small.saved, tmp_path / "copy")
-    env = {"LD_PRELOAD": str(library), "FOLDER": str(saved), "COPY": str(tmp_path / "copy")}
+    env = one_thread(LD_PRELOAD=str(library), FOLDER=str(saved), COPY=str(tmp_path / "copy"))
     if resume is None:
-        second = small.run(saving(saved, 1), code=2, environment=env)
+        second = small.run(saving(saved, 1), code=2, env=env)
         assert f"{saved} holds checkpoints of another run, such as step_00000008" in second.stderr
-        assert second.steps == {} and contents(saved) == contents(small.saved)
+        assert second.steps == [] and contents(saved) == contents(small.saved)
     else:
         changes = [saving(saved, 1), OVERWRITE, {"train.steps": 9}]
-        second = small.run(*changes, resume_if_any=saved, environment=env)
-        assert "step_00000008 after step 8" in second.stderr and sorted(second.steps) == [9]
+        second = small.run(*changes, resume_if_any=saved, env=env)
+        assert "step_00000008 after step 8" in second.stderr and second.numbers == [9]

@@ -15,14 +15,10 @@ import pytest
 
 from harm import rank_process, small_config
 from checkpoint_runs import Disk, small, several_ranks, tiny, whole_checkpoints
-from trainer_runs import (LLAMA, Job, Trainer, checkpoint_names, layout, metrics_of, patience, preload, saving,
-                          verify, wait_until)
+from trainer_runs import (LLAMA, Trainer, checkpoint_names, command, execute, launch, layout, metrics_of, one_thread,
+                          preload, saving, verify, wait_until)
 
 SOON = 60  # seconds: limit for every run here; a run that waits for a named pipe never ends
-
-
-def last_sentence(result):
-    return result.stderr.splitlines()[-1]
 
 
 # --- what is no file
@@ -59,7 +55,7 @@ def test_a_checkpoint_file_that_is_not_regular_is_refused_and_not_waited_for(sma
     saved = tmp_path / "step_00000003"
     shutil.copytree(small.saved / saved.name, saved)
     replace(saved / name, kind)
-    said = last_sentence(small.run(code=1, resume=saved))
+    said = small.run(code=1, resume=saved).said[-1]
     assert f"{saved}/{name}: " in said and ("is not a regular file" in said or kind == "socket"
                                             and "No such device" in said)
     assert kind == "device" or stat.S_IFMT((saved / name).stat().st_mode) != stat.S_IFREG
@@ -69,14 +65,14 @@ def test_a_checkpoint_file_that_is_not_regular_is_refused_and_not_waited_for(sma
 def test_a_shard_that_is_not_a_regular_file_is_refused_and_not_waited_for(tmp_path, kind):
     trainer = tiny(tmp_path)
     replace(tmp_path / "train.bin", kind)
-    said = last_sentence(trainer.run(code=2))
+    said = trainer.run(code=2).said[-1]
     refused = {"directory": "train.bin/ is a directory; name token files, such as "}
     assert refused.get(kind, "train.bin: is not a regular file; use a regular file") in said
 
 
 def make_side_file(trainer, folder, tokenizer):
     """Makes a data set of the trainer's tokens, with a side file that names this tokenizer."""
-    shutil.copy(trainer.config["data"]["train"], folder / "own_train_000.bin")
+    shutil.copy(trainer.data, folder / "own_train_000.bin")
     side = {"tokenizer": "tokenizers", "tokenizer_file": tokenizer, "vocab": 8, "eot": 0}
     (folder / "own.json").write_text(json.dumps(side))
     return {"data.train": str(folder / "own_train_*.bin"), **saving(folder / "saved", 1)}
@@ -91,7 +87,7 @@ def test_a_side_file_that_names_any_file_as_its_tokenizer_is_refused_and_not_wai
     (folder / ".hidden").write_text("secret")
     (folder / "link").symlink_to(tmp_path / "secret")
     os.mkfifo(folder / "pipe")
-    said = last_sentence(trainer.run(make_side_file(trainer, folder, name), code=2))
+    said = trainer.run(make_side_file(trainer, folder, name), code=2).said[-1]
     assert "tokenizer_file" in said and "own.json" in said and not (folder / "saved").exists()
 
 
@@ -109,19 +105,16 @@ def test_the_tokenizer_of_a_data_set_goes_into_checkpoints_and_a_missing_one_is_
 @pytest.mark.thorough
 def test_a_configuration_that_never_arrives_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
-    program = tiny(tmp_path).program
-    result = subprocess.run([program, "-c", tmp_path / "pipe.yaml", "--plan"], capture_output=True, text=True,
-                            timeout=patience(SOON))
-    assert result.returncode == 2 and "no data for 5 s" in result.stderr and result.stderr.count("\n") == 1
+    result = command("llama", "-c", tmp_path / "pipe.yaml", "--plan", limit=SOON, code=2)
+    assert "no data for 5 s" in result.stderr and result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("option", ["-o", "--trace"])
 def test_output_without_a_reader_is_not_waited_for(tmp_path, option):
     os.mkfifo(tmp_path / "pipe")
-    command, _ = tiny(tmp_path).prepare()
-    command += [option, ("log.metrics=" if option == "-o" else "") + str(tmp_path / "pipe")]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=patience(SOON))
-    assert result.returncode == 1 and f"{tmp_path}/pipe: it is a pipe that no program reads" in last_sentence(result)
+    pipe = [option, ("log.metrics=" if option == "-o" else "") + str(tmp_path / "pipe")]
+    result = execute([*tiny(tmp_path).words(), *pipe], limit=SOON, code=1)
+    assert f"{tmp_path}/pipe: it is a pipe that no program reads" in result.said[-1]
 
 
 # --- files from elsewhere
@@ -147,7 +140,7 @@ def model_in(folder, files, small):
 )
 def test_an_index_names_no_file_elsewhere(small, tmp_path, name):
     result = small.run(model_in(tmp_path / "model", [name], small), code=1)
-    said = last_sentence(result)
+    said = result.said[-1]
     plain = name.startswith("model-")  # the file does not exist, and its escape must not reach the terminal
     assert ("No such file" if plain else "no / and no leading dot") in said and "\x1b" not in result.stderr
 
@@ -157,7 +150,7 @@ def test_a_link_that_leaves_the_directory_is_refused(small, tmp_path, name):
     change = model_in(tmp_path / "model", ["model-a.safetensors"], small)
     shutil.move(tmp_path / "model" / name, tmp_path / "moved")
     (tmp_path / "model" / name).symlink_to(tmp_path / "moved")
-    said = last_sentence(small.run(change, code=1))
+    said = small.run(change, code=1).said[-1]
     assert f"model/{name}: is a link to a file outside its directory" in said
 
 
@@ -182,14 +175,13 @@ def test_a_link_of_another_user_is_not_written_through(tmp_path, kind):
     link = scratch / "output.new" if kind == "profile" else path
     link.symlink_to(precious)
     os.lchown(link, 65534, 65534)
-    command, _ = tiny(tmp_path, steps=1).prepare()
-    result = subprocess.run([*command, *output_options(kind, path)], capture_output=True, text=True,
-                            timeout=patience(SOON))
+    replaced = kind == "profile"  # written to a temporary file and renamed, which replaces the link
+    result = execute([*tiny(tmp_path, steps=1).words(), *output_options(kind, path)], limit=SOON, code=1 - replaced)
     assert precious.read_text() == "precious\n"
-    if kind == "profile":  # written to a temporary file and renamed, which replaces the link
-        assert result.returncode == 0 and json.loads(path.read_text()) and not path.is_symlink(), result.stderr
+    if replaced:
+        assert json.loads(path.read_text()) and not path.is_symlink(), result.stderr
     else:
-        assert result.returncode == 1 and "a symbolic link of another user" in last_sentence(result), result.stderr
+        assert "a symbolic link of another user" in result.said[-1], result.stderr
 
 
 @pytest.mark.parametrize("target", ["elsewhere/file", "/dev/stdout", "/dev/fd/1"])
@@ -197,39 +189,28 @@ def test_a_link_of_one_s_own_is_followed(tmp_path, target):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "second").symlink_to(target)
     (tmp_path / "output").symlink_to("second")
-    command, _ = tiny(tmp_path, steps=1).prepare()
-    result = subprocess.run([*command, *output_options("metrics", tmp_path / "output")], capture_output=True, text=True,
-                            timeout=patience(SOON))
+    result = execute([*tiny(tmp_path, steps=1).words(), *output_options("metrics", tmp_path / "output")], limit=SOON)
     text = result.stdout if target.startswith("/dev/") else (tmp_path / target).read_text()
-    assert result.returncode == 0 and '{"type":"step","step":1' in text, result.stderr
+    assert '{"type":"step","step":1' in text, result.stderr
 
 
 # --- disks
 
 
-def wait_for(process, *words):
-    """Reads a run's stderr up to a line that contains these words; returns the line."""
-    for line in process.stderr:
-        if all(word in line for word in words):
-            return line
-    raise AssertionError(f"it ended with {process.wait()} and never said {words}")
-
-
 def test_a_full_disk_under_the_metrics_costs_lines_and_no_training(tmp_path):
     trainer = tiny(tmp_path, steps=100000)
     with Disk(tmp_path / "disk", "400k") as disk:
-        process = trainer.start({"log.metrics": str(disk.folder / "metrics.jsonl")}, saving(tmp_path / "saved", 0))
-        wait_until(lambda: len(metrics_of(process.metrics)) > 1, "no steps")
+        job = trainer.launch({"log.metrics": disk.folder / "metrics.jsonl"}, saving(tmp_path / "saved", 0))
+        wait_until(lambda: len(metrics_of(job.metrics)) > 1, "no steps")
         disk.fill()
-        said = wait_for(process, "log.metrics")
+        said = job.wait_for("log.metrics")
         assert "No space left on device; free some space there" in said and "training continues" in said
         disk.free()
-        again = wait_for(process, "can be written again")
-        process.terminate()
-        result = trainer.end(process, timeout=SOON)
-        missing = set(range(1, max(result.steps) + 1)) - set(result.steps)  # every line is complete JSON
+        again = job.wait_for("can be written again")
+        result = job.stop(code=3, limit=SOON)
+        missing = set(range(1, result.numbers[-1] + 1)) - set(result.numbers)  # every line is complete JSON
         first, after = (int(line.split("step ")[1].split(":")[0]) for line in (said, again))
-        assert result.code == 3 and missing == set(range(first, after)) and missing
+        assert missing == set(range(first, after)) and missing
         assert "log.metrics" not in result.stderr  # reported only once
 
 
@@ -239,18 +220,17 @@ def test_a_failed_checkpoint_is_tried_again_at_the_next_interval(tmp_path, fault
     trainer = tiny(tmp_path, steps=100000)
     with Disk(tmp_path / "disk", "1m") as disk:
         saved = disk.folder / "saved"
-        process = trainer.start(layout(p=2), saving(saved, 5, keep=2))
-        wait_for(process, "saved ", "step_00000010")
+        job = trainer.launch(layout(p=2), saving(saved, 5, keep=2))
+        job.wait_for("saved ", "step_00000010")
         disk.fill() if fault == "full" else disk.remount("ro")
-        said = wait_for(process, "could not be written")
+        said = job.wait_for("could not be written")
         assert ("No space left on device" if fault == "full" else "Read-only file system") in said
         assert whole_checkpoints(saved)
         disk.free() if fault == "full" else disk.remount("rw")
-        wait_for(process, "saved ")
-        process.terminate()
-        result = trainer.end(process, timeout=SOON)
-        last = max(result.steps)
-        assert result.code == 3 and verify(saved / f"step_{last:08}") is None, result.stderr
+        job.wait_for("saved ")
+        result = job.stop(code=3, limit=SOON)
+        last = result.numbers[-1]
+        assert verify(saved / f"step_{last:08}") is None, result.stderr
         assert all(name.startswith("step_") for name in checkpoint_names(saved))
 
 
@@ -262,18 +242,16 @@ def test_a_restart_on_a_full_disk_happens_once_and_trains_on(tmp_path):
         saved = disk.folder / "saved"
         keys = ("parallel.pipeline=4", "train.steps=100000", "train.max_restarts=5",
                 f"log.metrics={disk.folder}/metrics.jsonl")
-        job = Job(config, *keys, f"checkpoint.dir={saved}", "checkpoint.every=5", "checkpoint.keep=2",
-                  stdout=subprocess.DEVNULL)
-        wait_for(job.parent, "saved ", "/step_")
+        job = launch(config, *keys, f"checkpoint.dir={saved}", "checkpoint.every=5", "checkpoint.keep=2",
+                     stdout=subprocess.DEVNULL)
+        job.wait_for("saved ", "/step_")
         disk.fill()
         os.kill(wait_until(lambda: rank_process(job, 2), "no rank"), signal.SIGKILL)
-        wait_for(job.parent, "starting the ranks again from step")
-        assert "No space left on device" in wait_for(job.parent, "the checkpoint of step", "could not be written")
-        job.parent.terminate()
-        said = job.parent.stderr.read()
-        assert job.parent.wait() == 1 and "could not be written" in said and "ranks again" not in said, said
+        job.wait_for("starting the ranks again from step")
+        assert "No space left on device" in job.wait_for("the checkpoint of step", "could not be written")
+        said = job.stop(code=1).stderr
+        assert "could not be written" in said and "ranks again" not in said, said
         assert whole_checkpoints(saved)
-        job.parent.stderr.close()
 
 
 def test_a_read_only_place_for_checkpoints_is_refused_at_the_start(small, tmp_path):
@@ -282,18 +260,16 @@ def test_a_read_only_place_for_checkpoints_is_refused_at_the_start(small, tmp_pa
         disk.remount("ro")
         for place in (disk.folder / "saved", disk.folder / "new"):
             result = small.run(saving(place, 1), code=1)
-            assert f"checkpoint.dir: {place}: cannot be" in last_sentence(result) and result.steps == {}
-            assert "Read-only file system" in last_sentence(result)
+            assert f"checkpoint.dir: {place}: cannot be" in result.said[-1] and result.steps == []
+            assert "Read-only file system" in result.said[-1]
         small.run(saving(disk.folder / "saved", 0))  # nothing is to be written there
 
 
-def without_rights(command):
+def without_rights():
     """Returns a command prefix that drops root's right to read and write everything."""
-    if os.getuid() != 0:
-        return command
     kept = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search,-dac_override", "--inh-caps",
             "-dac_override,-dac_read_search"]
-    return [*kept, *command]
+    return kept if os.getuid() == 0 else []
 
 
 def test_files_without_permission_are_named(tmp_path):
@@ -302,10 +278,9 @@ def test_files_without_permission_are_named(tmp_path):
         folder = tmp_path / "saved"
         folder.mkdir(exist_ok=True)
         (tmp_path / part).chmod(0)
-        command, _ = trainer.prepare(saving(folder, 1))
-        result = subprocess.run(without_rights(command), capture_output=True, text=True, timeout=patience(SOON))
+        result = trainer.run(saving(folder, 1), prefix=without_rights(), limit=SOON, code=place)
         (tmp_path / part).chmod(0o755)
-        assert result.returncode == place and re.search(f"{name}: .*Permission denied", result.stderr), result.stderr
+        assert re.search(f"{name}: .*Permission denied", result.stderr), result.stderr
 
 
 # --- data that changes under a run
@@ -314,12 +289,12 @@ def test_files_without_permission_are_named(tmp_path):
 @pytest.mark.parametrize("p", [1, pytest.param(4, marks=several_ranks)])
 def test_a_shard_that_shrinks_under_a_run_ends_it_with_a_sentence(tmp_path, p):
     trainer = Trainer(tmp_path, dict(LLAMA, layers=4))
-    process = trainer.start(layout(p=p), {"train.steps": 100000}, saving(tmp_path / "saved", 3))
-    wait_for(process, "saved ")
+    job = trainer.launch(layout(p=p), {"train.steps": 100000}, saving(tmp_path / "saved", 3))
+    job.wait_for("saved ")
     os.truncate(tmp_path / "train.bin", 1024)
-    result = trainer.end(process, timeout=SOON)
-    said = last_sentence(result)
-    assert result.code == 1 and re.search(r"/train.bin: ends before byte .*restore it", said), result.stderr
+    result = job.end(code=1, limit=SOON)
+    said = result.said[-1]
+    assert re.search(r"/train.bin: ends before byte .*restore it", said), result.stderr
     assert result.stderr.count("ends before byte") == 1 and (p == 1 or "[rank " in said)
     assert whole_checkpoints(tmp_path / "saved")
 
@@ -334,8 +309,8 @@ def test_a_run_of_one_rank_that_fails_completes_the_checkpoint_that_it_writes(tm
         if (regular && truncate(getenv("SHARD"), 1024) == 0) usleep(300000);
         return REAL(fsync)(file);
     }""")
-    environment = {"LD_PRELOAD": str(slow), "SHARD": str(tmp_path / "train.bin")}
+    env = one_thread(LD_PRELOAD=str(slow), SHARD=str(tmp_path / "train.bin"))
     keys = {"train.steps": 100000, "data.val_every": 0}
-    result = trainer.run(keys, saving(tmp_path / "saved", 3), code=1, environment=environment)
-    assert "ends before byte" in last_sentence(result) and f"saved {tmp_path}/saved/step_00000003" in result.stderr
+    result = trainer.run(keys, saving(tmp_path / "saved", 3), code=1, env=env)
+    assert "ends before byte" in result.said[-1] and f"saved {tmp_path}/saved/step_00000003" in result.stderr
     assert whole_checkpoints(tmp_path / "saved")

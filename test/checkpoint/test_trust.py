@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 from checkpoint_runs import TINY, poison, reseal, saved_run, several_ranks
-from trainer_runs import checkpoint_names, layout, saving, verify, wait_until
+from trainer_runs import checkpoint_names, layout, metrics_of, saving, verify, wait_until
 
 UNUSED = 15  # no sample holds this token
 
@@ -17,7 +17,7 @@ UNUSED = 15  # no sample holds this token
 def small(tmp_path_factory):
     tokens = numpy.random.default_rng(2).integers(0, UNUSED, 2000)
     return saved_run(tmp_path_factory.mktemp("small"), 2, steps=4, model=dict(TINY, kv_heads=2, tie_embeddings=False),
-                     train=tokens)
+                     tokens=tokens)
 
 
 # --- symbolic links
@@ -28,11 +28,11 @@ LATE = 1500  # steps: long enough to place links after the sweep at the start an
 
 def attacked(small, saved, place, *changes):
     """Runs a trainer and calls `place` after its first step to put links into the folder of its checkpoints."""
-    process = small.start(saving(saved, LATE), {"train.steps": LATE}, *changes)
-    wait_until(lambda: process.metrics.exists() and '"step":1,' in process.metrics.read_text(), "no step")
+    job = small.launch(saving(saved, LATE), {"train.steps": LATE}, *changes)
+    wait_until(lambda: metrics_of(job.metrics), "no step")
     place()
-    ended = small.end(process)
-    assert ended.code == 0 and "saved" in ended.stderr, ended.stderr
+    ended = job.end()
+    assert "saved" in ended.stderr, ended.stderr
     assert checkpoint_names(saved) == [f"step_{LATE:08}"] and verify(saved / f"step_{LATE:08}") is None
 
 
@@ -91,7 +91,7 @@ WHERE = "model.embed_tokens.weight has a non-finite value in row 15, column 3"
 @pytest.mark.parametrize("change", [layout(), layout(p=2), layout(t=2), layout(d=2)], ids=["one", "p2", "t2", "d2"])
 def test_a_nan_that_no_token_uses_is_noticed_at_the_start(small, poisoned, change):
     refused = small.run({"checkpoint.init_from": str(poisoned)}, change, code=1)
-    assert WHERE in refused.stderr and "use other weights" in refused.stderr and refused.steps == {}
+    assert WHERE in refused.stderr and "use other weights" in refused.stderr and refused.steps == []
 
 
 @several_ranks
@@ -124,7 +124,7 @@ def test_a_manifest_that_leaves_a_file_out_is_refused(small, tmp_path, name):
         state = state.replace('"samples": 16', '"samples": 4').replace('"tokens": 128', '"tokens": 32')
         (checkpoint / name).write_text(state)
     refused = small.run(resume=checkpoint, code=1)
-    assert "manifest.json: does not match training.json or lacks config.json" in refused.stderr and refused.steps == {}
+    assert "manifest.json: does not match training.json or lacks config.json" in refused.stderr and refused.steps == []
 
 
 def test_a_training_state_of_another_checkpoint_is_refused(small, tmp_path):

@@ -2,19 +2,16 @@
 plane), ranks_pushed.c (messages that are announced before anything is queued on a device), and ranks_exchange.c (blocks
 of any length)."""
 
-import subprocess
-
 import pytest
 from harm import small_config
-from trainer_runs import ROOT, TOOLS, Job, environment, mpirun, mpirun_environment, preload
+from trainer_runs import ROOT, TOOLS, execute, mpirun, mpirun_environment, one_thread, preload, run
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_every_promise_holds_on_all_ranks(count, tmp_path, ranks):
     for program, promises in (("ranks_comm", 11), ("ranks_pushed", 5)):
-        done = subprocess.run([*mpirun(count), TOOLS / program, tmp_path / "shared"], capture_output=True, text=True,
-                              timeout=180, env=mpirun_environment())
-        assert (done.returncode, done.stdout.count("held: ")) == (0, promises), (program, done.stdout, done.stderr)
+        done = execute([*mpirun(count), TOOLS / program, tmp_path / "shared"], env=mpirun_environment())
+        assert done.stdout.count("held: ") == promises, (program, done.stdout, done.stderr)
 
 
 FOLDERS = {"cpu": TOOLS, "nccl": ROOT / "build/virtual", "shared": ROOT / "build/virtual"}
@@ -23,10 +20,9 @@ FOLDERS = {"cpu": TOOLS, "nccl": ROOT / "build/virtual", "shared": ROOT / "build
 @pytest.mark.parametrize("where,count", [(where, count) for count in (3, 1, 2, 4, 5) for where in FOLDERS])
 def test_every_rank_has_every_block(where, count, ranks):
     """Over MPI between CPUs, over NCCL between virtual GPUs, and through host memory where all ranks share one."""
-    environment = {**mpirun_environment(), "VIRTUAL_GPUS": "1" if where == "shared" else "8"}
-    done = subprocess.run([*mpirun(count), FOLDERS[where] / "ranks_exchange", where], capture_output=True, text=True,
-                          timeout=300, env=environment)
-    assert (done.returncode, done.stdout) == (0, "held: every rank has every rank's block\n"), done.stderr
+    done = execute([*mpirun(count), FOLDERS[where] / "ranks_exchange", where],
+                   env=mpirun_environment(VIRTUAL_GPUS="1" if where == "shared" else "8"))
+    assert done.stdout == "held: every rank has every rank's block\n", done.stderr
 
 
 # Preloaded, it makes a query of rank 1 for the messages of a collective fail.
@@ -42,7 +38,7 @@ int MPI_Testall(int count, MPI_Request requests[], int *done, MPI_Status statuse
 
 
 def test_an_error_of_mpi_in_a_sum_is_what_the_run_says(tmp_path, ranks):
-    fails = environment(OMP_NUM_THREADS="1", LD_PRELOAD=str(preload(tmp_path / "fails.so", FAILS, compiler="mpicc")))
+    fails = one_thread(LD_PRELOAD=str(preload(tmp_path / "fails.so", FAILS, compiler="mpicc")))
     keys = ("parallel.pipeline=1", "parallel.tensor=2", "schedule.bpipe=off")
-    ended = Job(small_config(tmp_path), *keys, env=fails).end()
-    assert ended.code == 1 and "tensor group, rank 1 of 2: a collective" in ended.stderr, ended.stderr
+    ended = run(small_config(tmp_path), *keys, env=fails, code=1)
+    assert "tensor group, rank 1 of 2: a collective" in ended.stderr, ended.stderr

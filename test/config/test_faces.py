@@ -6,11 +6,10 @@ import pty
 import re
 import select
 import shutil
-import subprocess
 import time
 
 import pytest
-from trainer_runs import FAMILIES, ROOT, command, environment, patience, script
+from trainer_runs import FAMILIES, ROOT, command, environment, execute, patience, script
 
 OPTIONS = re.findall(r'^    \{"([a-z-]+)", ', (ROOT / "src/config/options.c").read_text(), re.M)
 SCHEMA = (ROOT / "src/config/config_schema.c").read_text()
@@ -25,9 +24,9 @@ def needs(program):
 def face(kind, family="llama"):
     """Returns the output of make/faces.py for the trainer's tables; kind: man, bash, zsh or markdown."""
     tables = command(family, "--help-config", "--json")
-    assert tables.returncode == 0 and tables.stderr == "", tables.stderr
+    assert tables.stderr == "", tables.stderr
     answer = script("faces.py", kind, input=tables.stdout)
-    assert answer.returncode == 0 and answer.stderr == "", answer.stderr
+    assert answer.stderr == "", answer.stderr
     return answer.stdout
 
 
@@ -81,17 +80,16 @@ def test_the_page_of_keys_is_a_table_of_whole_rows():
 def test_mandoc_finds_nothing_wrong_with_the_manual_page(family, tmp_path):
     page = tmp_path / "page.1"
     page.write_text(face("man", family=family))
-    checked = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", page], capture_output=True, text=True)
-    assert checked.returncode == 0 and checked.stdout == "", checked.stdout
+    checked = execute(["mandoc", "-T", "lint", "-W", "warning", page])
+    assert checked.stdout == "", checked.stdout
 
 
 @needs("man")
 def test_man_shows_the_page_without_a_warning(tmp_path):
     page = tmp_path / "train_llama.1"
     page.write_text(face("man"))
-    shown = subprocess.run(["man", "-l", "--warnings", page], capture_output=True, text=True,
-                           env={**os.environ, "MANWIDTH": "120", "LC_ALL": "C"})
-    assert shown.returncode == 0 and shown.stderr == ""
+    shown = execute(["man", "-l", "--warnings", page], env={**os.environ, "MANWIDTH": "120", "LC_ALL": "C"})
+    assert shown.stderr == ""
     assert re.search(r"-o, --override KEY=VALUE\n +set one key, as in -o train.steps=10;", shown.stdout)
     assert re.search(r"schedule.micro_batch\n +b: sequences in one microbatch. +Default 1; an integer from 1",
                      shown.stdout)
@@ -104,8 +102,7 @@ def test_man_shows_the_page_without_a_warning(tmp_path):
 def test_shellcheck_finds_nothing_wrong_with_the_completion_of_bash(tmp_path):
     script = tmp_path / "script"
     script.write_text(face("bash"))
-    checked = subprocess.run(["shellcheck", "-s", "bash", script], capture_output=True, text=True)
-    assert checked.returncode == 0, checked.stdout
+    execute(["shellcheck", "-s", "bash", script])
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +131,9 @@ def bash(folder, *words, family="llama", breaks=True):
         "_${COMP_WORDS[0]}"
         printf '%s\\n' "${COMPREPLY[@]}"
     """
-    offered = subprocess.run(["bash", "--norc", "-c", script, "bash", f"train_{family}.bash", f"train_{family}",
-                              *split], cwd=folder, capture_output=True, text=True)
-    assert offered.returncode == 0 and offered.stderr == "", offered.stderr
+    offered = execute(["bash", "--norc", "-c", script, "bash", f"train_{family}.bash", f"train_{family}", *split],
+                      cwd=folder)
+    assert offered.stderr == "", offered.stderr
     return sorted(offered.stdout.split())
 
 
@@ -179,8 +176,8 @@ def test_bash_completes_files_where_files_are_meant(folder):
 @needs("zsh")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_zsh_reads_its_script(folder, family):
-    checked = subprocess.run(["zsh", "-n", folder / f"train_{family}.zsh"], capture_output=True, text=True)
-    assert checked.returncode == 0 and checked.stderr == ""
+    checked = execute(["zsh", "-n", folder / f"train_{family}.zsh"])
+    assert checked.stderr == ""
 
 
 class Zsh:
@@ -246,6 +243,7 @@ def test_zsh_completes_options_keys_values_and_files(folder, way):
 
 
 def test_a_face_that_is_not_known_and_other_input_are_refused():
-    unknown, other = script("faces.py", "fish", input="{}"), script("faces.py", "bash", input="no JSON")
-    assert unknown.returncode == 2 and unknown.stderr.startswith("faces.py: give one of man, bash, zsh, markdown")
-    assert other.returncode == 1 and "is not the output of train_llama --help-config --json" in other.stderr
+    unknown = script("faces.py", "fish", input="{}", code=2)
+    other = script("faces.py", "bash", input="no JSON", code=1)
+    assert unknown.stderr.startswith("faces.py: give one of man, bash, zsh, markdown")
+    assert "is not the output of train_llama --help-config --json" in other.stderr

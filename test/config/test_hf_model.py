@@ -62,8 +62,8 @@ GPT_KEYS = "model: {family: gpt, hidden: 768, layers: 12, heads: 12, ffn: 3072, 
 LAYOUT = ["hardware.gpu=h100", "model.seq_len=1024", "parallel.pipeline=4", "train.global_batch=16"]
 
 
-def asked(family, path, *words, overrides=LAYOUT):
-    return command(family, "-c", path, *words, overrides=overrides)
+def asked(family, path, *words, overrides=LAYOUT, **options):
+    return command(family, "-c", path, *words, overrides=overrides, **options)
 
 
 def file_of(folder, model):
@@ -82,14 +82,12 @@ def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found,
     by_hand = tmp_path / "model.yaml"
     by_hand.write_text(keys)
     ours, expected = asked(family, file_of(tmp_path, found), *words), asked(family, by_hand, *words)
-    assert ours.returncode == expected.returncode == 0, ours.stderr + expected.stderr
     assert ours.stdout == expected.stdout
 
 
 def test_files_of_transformers_5_mean_the_same(tmp_path):
     def model(found):
-        answer = asked("llama", file_of(tmp_path, found), "--plan", "--json")
-        return answer.returncode == 0 and json.loads(answer.stdout)["config"]["model"]
+        return json.loads(asked("llama", file_of(tmp_path, found), "--plan", "--json").stdout)["config"]["model"]
 
     old = {**LLAMA, **QWEN_MOE, "hidden_size": 2048, "moe_intermediate_size": 256, "rope_scaling": None}
     new = {("num_local_experts" if word == "num_experts" else word): value for word, value in old.items()}
@@ -139,16 +137,16 @@ def test_files_of_transformers_5_mean_the_same(tmp_path):
 ])
 def test_a_model_that_cannot_be_planned_is_refused_with_its_word(tmp_path, change, sentence):
     path = file_of(tmp_path, {**LLAMA, **change})
-    answer = asked("llama", path, "--plan")
-    assert answer.returncode == 2 and answer.stdout == ""
+    answer = asked("llama", path, "--plan", code=2)
+    assert answer.stdout == ""
     assert answer.stderr.startswith(f"train_llama: {path}") and sentence in answer.stderr, answer.stderr
 
 
 def test_the_wrong_program_and_a_run_without_data_say_what_to_do(tmp_path):
     path = file_of(tmp_path, LLAMA)
-    assert "use train_llama for llama" in asked("gpt", path, "--plan").stderr
-    refused = command("llama", "-c", path)
-    assert refused.returncode == 2 and "data.train" in refused.stderr
+    assert "use train_llama for llama" in asked("gpt", path, "--plan", code=2).stderr
+    refused = command("llama", "-c", path, code=2)
+    assert "data.train" in refused.stderr
 
 
 TEXT = json.dumps(LLAMA, indent=2)
@@ -169,8 +167,8 @@ TEXT = json.dumps(LLAMA, indent=2)
 ])
 def test_a_damaged_file_is_refused_for_its_true_reason(tmp_path, text, sentence):
     path = file_of(tmp_path, text)
-    answer = asked("llama", path, "--plan")
-    assert answer.returncode == 2 and answer.stdout == "", answer.stdout
+    answer = asked("llama", path, "--plan", code=2)
+    assert answer.stdout == "", answer.stdout
     assert answer.stderr.startswith(f"train_llama: {path}: ") and sentence in answer.stderr, answer.stderr
 
 
@@ -183,7 +181,7 @@ def test_what_python_and_editors_write_is_read(tmp_path):
                        "sliding_window": float("inf")})
     assert asked("llama", path, "--plan", "--json").stdout == expected
     path.write_bytes(TEXT.encode("utf-16"))
-    assert "is UTF-16; save it as UTF-8" in asked("llama", path, "--plan").stderr
+    assert "is UTF-16; save it as UTF-8" in asked("llama", path, "--plan", code=2).stderr
 
 
 @pytest.mark.parametrize("said, precision", [
@@ -204,11 +202,11 @@ def test_a_window_is_compared_with_the_length_that_is_planned(tmp_path, window, 
     unused = {"model_type": "qwen2", "use_sliding_window": False}
     for more, fits in (({"model_type": "mistral"}, planned), (unused, True)):
         path = file_of(tmp_path, {**LLAMA, **more, "sliding_window": window})
-        answer = asked("llama", path, "--plan", overrides=[*LAYOUT, f"model.seq_len={length}"])
-        assert (answer.returncode == 0) == fits, answer.stderr
+        asked("llama", path, "--plan", overrides=[*LAYOUT, f"model.seq_len={length}"], code=0 if fits else 2)
 
 
 def test_a_folder_and_the_name_of_a_hub_say_what_to_give(tmp_path):
-    assert f"give a file in it, such as {tmp_path}/config.json" in asked("llama", tmp_path, "--plan").stderr
-    assert "the downloaded config.json of that model" in asked("llama", "meta-llama/Llama-3.1-8B", "--plan").stderr
-    assert "downloaded" not in asked("llama", tmp_path / "none.yaml", "--plan").stderr
+    assert f"give a file in it, such as {tmp_path}/config.json" in asked("llama", tmp_path, "--plan", code=2).stderr
+    hub = asked("llama", "meta-llama/Llama-3.1-8B", "--plan", code=2)
+    assert "the downloaded config.json of that model" in hub.stderr
+    assert "downloaded" not in asked("llama", tmp_path / "none.yaml", "--plan", code=2).stderr

@@ -2,10 +2,9 @@
 
 import os
 import re
-import subprocess
 
 import pytest
-from trainer_runs import ROOT, TOOLS, patience, shared_library
+from trainer_runs import ROOT, TOOLS, execute, shared_library
 
 PROGRAM = TOOLS / "ask_cudnn"
 STUB = "/usr/local/cuda/lib64/stubs/libcuda.so"
@@ -60,7 +59,7 @@ pytestmark = [
 def driver(tmp_path_factory):
     """Returns a folder with a stub libcuda.so.1 that exports every function of the driver."""
     folder = tmp_path_factory.mktemp("driver")
-    listed = subprocess.run(["nm", "-D", "--defined-only", STUB], capture_output=True, text=True, check=True).stdout
+    listed = execute(["nm", "-D", "--defined-only", STUB]).stdout
     lines = []
     for name in (line.split()[2] for line in listed.splitlines() if line.split()[1] == "T"):
         if name in HANDS_OUT:
@@ -74,9 +73,7 @@ def driver(tmp_path_factory):
 def ask(driver, capability, shapes, deterministic="auto", form="causal"):
     environment = os.environ | {"LD_LIBRARY_PATH": f"{driver}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
     lines = "".join(" ".join(map(str, (*shape[:5], shape[-1], deterministic))) + "\n" for shape in shapes)
-    ended = subprocess.run([PROGRAM, str(capability), form], input=lines, capture_output=True, text=True,
-                           timeout=patience(600), env=environment)
-    assert ended.returncode == 0, ended.stderr
+    ended = execute([PROGRAM, str(capability), form], input=lines, env=environment, limit=600)
     return ended.stdout.splitlines()
 
 

@@ -2,10 +2,9 @@
 layouts and resumes."""
 
 import json
-import subprocess
 
 import pytest
-from trainer_runs import GPT, Trainer, layout, walked_tokens, saving, without_mpi, write_tokens
+from trainer_runs import GPT, Trainer, layout, saving, walked_tokens, without_mpi, write_tokens
 
 needs_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 
@@ -13,11 +12,12 @@ needs_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Eight steps on 70 % of a large set and 30 % of one that has 6 sequences, saved after step 3."""
-    trainer = Trainer(tmp_path_factory.mktemp("blend"), GPT)
-    large = write_tokens(trainer.folder / "large_train_000.bin", walked_tokens(4000, 30, seed=1))
-    small = write_tokens(trainer.folder / "small_train_000.bin", 30 + walked_tokens(6 * 16 + 1, 30, seed=2))
-    trainer.blend = [{"path": str(large), "weight": 0.7}, {"path": str(small), "weight": 0.3}]
-    trainer.config["data"]["train"] = trainer.blend
+    folder = tmp_path_factory.mktemp("blend")
+    large = write_tokens(folder / "large_train_000.bin", walked_tokens(4000, 30, seed=1))
+    small = write_tokens(folder / "small_train_000.bin", 30 + walked_tokens(6 * 16 + 1, 30, seed=2))
+    blend = [{"path": str(large), "weight": 0.7}, {"path": str(small), "weight": 0.3}]
+    trainer = Trainer(folder, GPT, None, {"data.train": blend})
+    trainer.blend = blend
     trainer.saved = trainer.folder / "saved"
     trainer.whole = trainer.run(saving(trainer.saved, 3))
     return trainer
@@ -41,10 +41,7 @@ def test_start_up_says_how_far_each_source_goes(trained):
 
 
 def test_the_run_line_of_the_metrics_holds_the_blend(trained):
-    _, metrics = trained.prepare({"train.steps": 1})
-    trained.run({"train.steps": 1, "log.metrics": str(metrics)})
-    run = json.loads(metrics.read_text().splitlines()[0])
-    assert run["config"]["data"]["train"] == trained.blend
+    assert trained.whole.head["config"]["data"]["train"] == trained.blend
 
 
 def side(trainer, name, **what):
@@ -80,9 +77,6 @@ def test_data_of_two_tokenizers_is_refused_unless_allowed(trained, p):
 
 def test_the_plan_counts_the_order_of_a_blend(trained):
     blend = [{**source, "weight": weight} for source, weight in zip(trained.blend, (3.14159265, 2.71828182))]
-    command, _ = trained.prepare({"data.train": blend})
-    said = subprocess.run([*command, "--plan", "-v"], capture_output=True, text=True, check=True).stdout
+    said = trained.run({"data.train": blend}, arguments=["--plan", "-v"]).stdout
     assert "host      memory per rank: the order of the blend (3.8 MiB)" in said
-    command, _ = trained.prepare()
-    assert ("order of the blend" not in subprocess.run([*command, "--plan", "-v"], capture_output=True, text=True,
-                                                       check=True).stdout)
+    assert "order of the blend" not in trained.run(arguments=["--plan", "-v"]).stdout

@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from trainer_runs import FAMILIES, close, made_tokens, run, trained, write_config, write_tokens
+from trainer_runs import FAMILIES, close, made_tokens, run, write_config, write_tokens
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -25,11 +25,11 @@ def test_a_packed_row_trains_each_document_as_if_it_were_alone(family, tmp_path)
     """The documents have one length, so that shorter sequences cut the same stream into documents."""
     common, short = short_documents(tmp_path)
     config = write_config(tmp_path, family)
-    single = trained(config, *common, *short, family=family)
-    packed = trained(config, *common, *ON, family=family)
+    single = run(config, *common, *short, family=family)
+    packed = run(config, *common, *ON, family=family)
     assert abs(packed.losses[0] - single.losses[0]) < 1e-6
     assert close(packed.losses, single.losses, 1e-5)
-    together = trained(config, *common, family=family)
+    together = run(config, *common, family=family)
     assert abs(together.losses[0] - single.losses[0]) > 1e-4
 
 
@@ -62,11 +62,10 @@ def test_each_key_changes_the_losses_alone(small, alone):
 
 
 def test_data_without_a_known_token_are_refused(small):
-    ended = run(small.config, "data.mask_documents=on", family=small.family)
-    assert ended.code == 2
+    ended = run(small.config, "data.mask_documents=on", family=small.family, code=2)
     assert re.search(r"data\.end_of_text: the data do not name this token; set it to the token", ended.stderr)
-    ended = run(small.config, "data.mask_documents=on", "data.end_of_text=199", family=small.family)
-    assert ended.code == 2 and re.search(r"token 199 does not occur early in \S+; set it to the token", ended.stderr)
+    ended = run(small.config, "data.mask_documents=on", "data.end_of_text=199", family=small.family, code=2)
+    assert re.search(r"token 199 does not occur early in \S+; set it to the token", ended.stderr)
 
 
 @pytest.mark.thorough
@@ -74,29 +73,27 @@ def test_a_later_stage_on_longer_sequences_keeps_moments_and_the_place_in_the_da
     common, short = short_documents(tmp_path)
     config, saved = write_config(tmp_path), tmp_path / "saved"
     common += ["train.steps=6"]
-    whole = trained(config, *common, *short, f"checkpoint.dir={saved}", "checkpoint.every=3")
+    whole = run(config, *common, *short, f"checkpoint.dir={saved}", "checkpoint.every=3")
     accept, resume = ["checkpoint.changed=accept"], ["--resume", str(saved / "step_00000003")]
     again = [f"checkpoint.dir={tmp_path}/long", "checkpoint.every=6"]
-    longer = trained(config, *common, *ON, *accept, *again, arguments=resume)
+    longer = run(config, *common, *ON, *accept, *again, arguments=resume)
     assert [step["step"] for step in longer.steps] == [4, 5, 6]
     for one, other in zip(longer.steps, whole.steps[3:]):
         assert close([one["loss"], one["grad_norm"]], [other["loss"], other["grad_norm"]], 1e-5)
         assert one["tokens_seen"] == other["tokens_seen"]
     state = json.loads((tmp_path / "long/step_00000006/training.json").read_text())
     assert (state["samples"], state["tokens"]) == (6 * ROWS, 6 * ROWS * LENGTH)
-    turned = trained(config, *common, *ON, *accept, "model.rope_theta=500000", arguments=resume)
+    turned = run(config, *common, *ON, *accept, "model.rope_theta=500000", arguments=resume)
     assert turned.bits != longer.bits
-    refused = run(config, *common, *ON, arguments=resume)
-    assert refused.code == 2
+    refused = run(config, *common, *ON, arguments=resume, code=2)
     assert "model.seq_len is 8 there and 32 here; make them equal (checkpoint.changed: accept allows" in refused.stderr
-    wide = run(config, *common, *accept, "model.ffn=48", arguments=resume)
-    assert wide.code == 2 and re.search(r"model\.ffn is 96 there and 48 here; make them equal\n", wide.stderr)
+    wide = run(config, *common, *accept, "model.ffn=48", arguments=resume, code=2)
+    assert re.search(r"model\.ffn is 96 there and 48 here; make them equal\n", wide.stderr)
 
 
 def test_learned_positions_fix_the_length(tmp_path):
     config, saved = write_config(tmp_path, "gpt"), tmp_path / "saved"
-    trained(config, f"checkpoint.dir={saved}", "checkpoint.every=3", family="gpt")
+    run(config, f"checkpoint.dir={saved}", "checkpoint.every=3", family="gpt")
     keys = ["model.seq_len=16", "checkpoint.changed=accept", "train.steps=4"]
-    ended = run(config, *keys, family="gpt", arguments=["--resume", str(saved)])
-    assert ended.code == 2
+    ended = run(config, *keys, family="gpt", arguments=["--resume", str(saved)], code=2)
     assert re.search(r"model\.seq_len is 32 there and 16 here; make them equal\n", ended.stderr)

@@ -4,7 +4,7 @@ tokens, and a model learns to fill in tokens; test_layouts has the bits of every
 import math
 
 import pytest
-from trainer_runs import FAMILIES, run, trained, write_config, write_tokens
+from trainer_runs import FAMILIES, run, write_config, write_tokens
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -20,7 +20,7 @@ def test_later_tokens_are_seen(tmp_path, family):
         write_tokens(tmp_path / "train_000.bin", [*range(40, 71), last, 7])
         config = write_config(tmp_path, family)
         one = ["train.seed=1", "train.steps=1", "train.global_batch=1", "schedule.micro_batch=1", "data.val_every=0"]
-        losses.append(trained(config, *ON, *one, "parallel.pipeline=1", OFF, family=family).losses)
+        losses.append(run(config, *ON, *one, "parallel.pipeline=1", OFF, family=family).losses)
     assert losses[0] != losses[1]
 
 
@@ -31,14 +31,14 @@ def test_tokens_are_filled_in(tmp_path):
     write_tokens(tmp_path / "train_000.bin", tokens)
     config = write_config(tmp_path)
     keys = ["train.steps=120", "data.val_every=0", "train.lr=1e-2", "parallel.pipeline=1", OFF]
-    assert trained(config, *ON, *keys).steps[-1]["loss"] < 0.7 * math.log(89)
+    assert run(config, *ON, *keys).steps[-1]["loss"] < 0.7 * math.log(89)
 
 
 def test_a_checkpoint_is_that_of_an_encoder(small, tmp_path):
     small.train(*ON, "parallel.pipeline=1", OFF, f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=2")
     assert '"is_causal": false' in (tmp_path / "saved/step_00000002/config.json").read_text()
-    refused = run(small.config, arguments=["--resume", f"{tmp_path}/saved"], family=small.family)
-    assert refused.code == 2 and "model.causal is false there and true here" in refused.stderr
+    refused = run(small.config, resume=f"{tmp_path}/saved", family=small.family, code=2)
+    assert "model.causal is false there and true here" in refused.stderr
 
 
 @pytest.mark.parametrize("keys, words", [
@@ -51,5 +51,5 @@ def test_a_checkpoint_is_that_of_an_encoder(small, tmp_path):
     ([*ON, "data.hellaswag=none.bin"], "model.causal: an encoder does not predict the next token; leave out"),
 ])
 def test_what_excludes_itself_is_refused_with_the_remedy(small, keys, words):
-    ended = run(small.config, *keys, family=small.family)
-    assert ended.code == 2 and words in ended.stderr, ended.stderr
+    ended = run(small.config, *keys, family=small.family, code=2)
+    assert words in ended.stderr, ended.stderr

@@ -7,8 +7,7 @@ import numpy
 import pytest
 import trainer_runs
 from checkpoint_runs import poison
-from trainer_runs import (close, environment, preload, tensors_of, trained, walked_tokens, write_config,
-                          write_tokens)
+from trainer_runs import close, environment, preload, tensors_of, walked_tokens, write_config, write_tokens
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -40,7 +39,7 @@ def config(request, tmp_path_factory):
 def run(config, *keys, **more):
     if "kv_lora" in config.read_text() and "parallel.context=2" in keys:
         pytest.skip("context ranks cannot cut latent attention")
-    ended = trained(config, *keys, **more)
+    ended = trainer_runs.run(config, *keys, **more)
     assert AS_PLANNED in ended.stderr
     return ended
 
@@ -104,10 +103,10 @@ def test_a_nan_in_a_router_is_one_sentence_and_ends_the_run(config, tmp_path):
     for file in (tmp_path / "step_00000001").glob("manifest.json"):
         file.unlink()
     keys = [f"checkpoint.init_from={tmp_path}/step_00000001", "parallel.data=4", "parallel.expert=2"]
-    refused = trainer_runs.run(config, *keys)
-    assert refused.code == 1 and f"{name} has a non-finite value in row 0, column 5" in refused.stderr
-    ended = trainer_runs.run(config, *keys, "train.skip_bad_steps=2", "train.steps=9")
-    assert ended.code == 1 and len(ended.steps) == 2 and ended.said[-1].count(name) == 1, ended.stderr
+    refused = trainer_runs.run(config, *keys, code=1)
+    assert f"{name} has a non-finite value in row 0, column 5" in refused.stderr
+    ended = trainer_runs.run(config, *keys, "train.skip_bad_steps=2", "train.steps=9", code=1)
+    assert len(ended.steps) == 2 and ended.said[-1].count(name) == 1, ended.stderr
 
 
 # A library to preload. Messages are late by other times on every rank, up to 3 ms, and calls that ask for them are
@@ -184,4 +183,4 @@ def test_counts_of_many_experts_find_their_workspace_between_context_ranks(tmp_p
                           .replace("seq_len: 16, experts: 8", "seq_len: 32, experts: 256"),
                           data=f"{{train: {tmp_path}/a.bin}}", train="{global_batch: 1, steps: 1, balance: loss}",
                           parallel="{context: 2}", schedule="{bpipe: off}", hardware="{device: cpu, reserve_gib: 0.1}")
-    assert AS_PLANNED in trained(config).stderr
+    assert AS_PLANNED in run(config).stderr

@@ -6,7 +6,7 @@ import re
 
 import numpy
 import pytest
-from trainer_runs import MODELS, Trainer, checkpoint_names, layout, saving, preload, tensors_of
+from trainer_runs import MODELS, Trainer, checkpoint_names, layout, one_thread, preload, saving, tensors_of
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -23,8 +23,8 @@ def long_run(request, tmp_path_factory):
 
 def test_each_step_has_the_batch_of_the_ramp(long_run):
     tokens = [16 * batch for batch in BATCHES]
-    assert [step["tokens"] for step in long_run.plain.steps.values()] == tokens
-    assert [step["tokens_seen"] for step in long_run.plain.steps.values()] == numpy.cumsum(tokens).tolist()
+    assert [step["tokens"] for step in long_run.plain.steps] == tokens
+    assert [step["tokens_seen"] for step in long_run.plain.steps] == numpy.cumsum(tokens).tolist()
 
 
 def test_a_ramp_is_the_same_as_runs_with_its_batches_one_after_another(long_run, tmp_path):
@@ -58,7 +58,7 @@ def test_global_batch_holds_before_the_first_entry(long_run):
 def test_the_plan_is_that_of_the_largest_batch(long_run):
     of_ramp = long_run.run(RAMP, {"train.steps": 1}, layout(p=4, bpipe=True))
     of_largest = long_run.run({"train.global_batch": 16, "train.steps": 1}, layout(p=4, bpipe=True))
-    memory = lambda ended: [(stage["peak_bytes"], stage["activation_bytes"]) for stage in ended.steps[1]["stages"]]
+    memory = lambda ended: [(stage["peak_bytes"], stage["activation_bytes"]) for stage in ended.steps[0]["stages"]]
     assert memory(of_ramp) == memory(of_largest)
     assert "16 microbatches of 1 x 16 on each data rank, the largest of batch_ramp" in of_ramp.stderr
     assert "batch_ramp" not in of_largest.stderr
@@ -79,7 +79,7 @@ def test_z_loss_adds_its_share_and_off_is_as_without(long_run):
     plain, one = long_run.run(), long_run.run(z)
     assert long_run.run({"train.z_loss": 0}).curve() == plain.curve()
     assert one.curve() != plain.curve()
-    first, expected = one.steps[1]["loss"] - plain.steps[1]["loss"], 0.01 * math.log(61) ** 2
+    first, expected = one.steps[0]["loss"] - plain.steps[0]["loss"], 0.01 * math.log(61) ** 2
     assert abs(first / expected - 1) < 0.2  # fresh logits are close to zero, so Z is close to the vocabulary
 
 
@@ -101,7 +101,7 @@ def test_initial_weights_scale_with_init_std(long_run, tmp_path):
 def rates(trainer, *changes):
     base = {"train.schedule": "wsd", "train.steps": 20, "train.warmup_steps": 2, "train.lr": 1e-3,
             "train.min_lr_ratio": 0.2}
-    return {step: line["lr"] for step, line in trainer.run(base, *changes).steps.items()}
+    return {step["step"]: step["lr"] for step in trainer.run(base, *changes).steps}
 
 
 LEFT = {"linear": lambda x: 1 - x, "cosine": lambda x: (1 + math.cos(math.pi * x)) / 2,
@@ -139,20 +139,20 @@ def test_log_every_thins_the_step_lines_and_not_the_metrics(long_run):
     ended = long_run.run({"log.every": 5, "train.steps": 17})
     shown = [int(step) for step in re.findall(r"^step +(\d+)/17", ended.stdout, re.M)]
     assert shown == [1, 5, 10, 15, 17]
-    assert list(ended.steps) == list(range(1, 18))
+    assert ended.numbers == list(range(1, 18))
     assert ended.curve() == long_run.run({"train.steps": 17}).curve()
 
 
 def test_the_slowest_rank_has_a_name_in_the_metrics(long_run):
     ended = long_run.run({"train.steps": 20}, layout(p=2))
-    named = {step: line["slowest"] for step, line in ended.steps.items() if "slowest" in line}
+    named = {step["step"]: step["slowest"] for step in ended.steps if "slowest" in step}
     assert set(named) <= set(range(17, 21)) and named  # after the first step and a window of 16
     for slowest in named.values():
         assert set(slowest) == {"rank", "stage", "host", "part", "excess", "cost"}
         assert slowest["rank"] == slowest["stage"] and slowest["part"] in ("forward", "backward")
         assert slowest["excess"] > 0 and slowest["host"]
     alone = long_run.run({"train.steps": 20})
-    assert not any("slowest" in line for line in alone.steps.values())
+    assert not any("slowest" in step for step in alone.steps)
 
 
 # Preloaded, it delays each parallel loop of rank 1, and sets its clock ahead: the clocks of hosts drift apart.
@@ -175,8 +175,8 @@ int clock_gettime(clockid_t id, struct timespec *time) {
 
 @pytest.mark.thorough
 def test_a_rank_that_costs_over_a_twentieth_of_a_step_is_told_and_its_peer_is_not(long_run, tmp_path):
-    late = {"LD_PRELOAD": str(preload(tmp_path / "late.so", LATE))}
-    ended = long_run.run({"train.steps": 40}, layout(d=2), arguments=["-v"], environment=late)
+    env = one_thread(LD_PRELOAD=str(preload(tmp_path / "late.so", LATE)))
+    ended = long_run.run({"train.steps": 40}, layout(d=2), arguments=["-v"], env=env)
     said = r"slowest rank (\d) \(stage 0, host \S+\): \+\d+ % in \w+s, which costs (\d+) % of a step"
     told = re.findall(said, ended.stderr)
     assert told and all(rank == "1" and int(cost) > 5 for rank, cost in told), ended.stderr

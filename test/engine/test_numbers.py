@@ -35,10 +35,9 @@ def rare(tmp_path_factory):
     random = numpy.random.default_rng(5)
     tokens = random.integers(0, RARE, 4000)
     tokens[100::211] = RARE
-    trainer = Trainer(tmp_path_factory.mktemp("rare"), LLAMA, tokens)
-    trainer.config["train"] = {"global_batch": 4, "steps": 24, "lr": 3.0e-3, "warmup_steps": 2}
-    trainer.model = poisoned_model(trainer, "model.embed_tokens.weight", RARE * 32 + 3, numpy.inf)
-    trainer.start_from = {"checkpoint.init_from": str(trainer.model), "train.skip_bad_steps": 20}
+    trainer = Trainer(tmp_path_factory.mktemp("rare"), LLAMA, tokens, {"train.global_batch": 4, "train.steps": 24})
+    model = poisoned_model(trainer, "model.embed_tokens.weight", RARE * 32 + 3, numpy.inf)
+    trainer.start_from = {"checkpoint.init_from": model, "train.skip_bad_steps": 20}
     return trainer
 
 
@@ -50,13 +49,13 @@ def saved(rare, tmp_path_factory):
 
 
 def skipped_of(result):
-    return [step for step in sorted(result.steps) if result.steps[step].get("skipped")]
+    return [step["step"] for step in result.steps if step.get("skipped")]
 
 
 def comparable(result):
     """Returns what has to be the same in any layout: everything but times and memory."""
-    keys = ("loss", "loss_z", "grad_norm", "norm_z", "lr", "skipped")
-    return [[step] + [entry.get(key) for key in keys] for step, entry in sorted(result.steps.items())]
+    keys = ("step", "loss", "loss_z", "grad_norm", "norm_z", "lr", "skipped")
+    return [[step.get(key) for key in keys] for step in result.steps]
 
 
 def test_bad_steps_are_skipped_reported_and_logged(saved):
@@ -67,9 +66,9 @@ def test_bad_steps_are_skipped_reported_and_logged(saved):
     assert "model.embed_tokens.weight on stage 0 was not finite before the step" in result.stderr
     assert re.search(rf"\({len(skipped)} of 20 such steps\)", result.stderr)
     assert [int(step) for step in re.findall(r"^step +(\d+)/24 .* \| skipped\b", result.stdout, re.M)] == skipped
-    for step, entry in result.steps.items():
-        assert ("skipped" in entry) == (step in skipped)
-        assert (entry["loss"] is None or entry["grad_norm"] is None) == (step in skipped)
+    for step in result.steps:
+        assert ("skipped" in step) == (step["step"] in skipped)
+        assert (step["loss"] is None or step["grad_norm"] is None) == (step["step"] in skipped)
 
 
 def test_a_bad_step_beyond_those_allowed_stops_with_its_tensor(rare, saved):
@@ -80,7 +79,7 @@ def test_a_bad_step_beyond_those_allowed_stops_with_its_tensor(rare, saved):
         r"lm_head.weight on stage 0 .*weights are unchanged.*; resume from an earlier",
         result.stderr,
     )
-    assert max(result.steps) == second - 1
+    assert result.numbers[-1] == second - 1
 
 
 def test_as_many_are_skipped_as_are_allowed_resumes_included(rare, saved):
@@ -88,7 +87,7 @@ def test_as_many_are_skipped_as_are_allowed_resumes_included(rare, saved):
     _, second, third = skipped_of(allowed)[:3]
     ended = rare.run(rare.start_from, {"train.skip_bad_steps": 2}, code=1)
     assert f"step {third}: " in ended.stderr and "train.skip_bad_steps allows no more than 2" in ended.stderr
-    assert max(ended.steps) == third - 1
+    assert ended.numbers[-1] == third - 1
     resumed = rare.run(rare.start_from, {"train.skip_bad_steps": 2}, resume=step_of(folder, second), code=1)
     assert f"step {third}: " in resumed.stderr
 
@@ -131,7 +130,7 @@ def test_the_blamed_tensor_names_layer_and_stage(family, tmp_path):
     result = trainer.run(layout(p=4, bpipe=True), leave, code=1)
     assert re.search(rf"step 2: the loss on stage 3 is nan, .*; {re.escape(name)} on stage 2 was not finite",
                      result.stderr)
-    assert sorted(result.steps) == [1]
+    assert result.numbers == [1]
 
 
 # ---- outliers --------------------------------------------------------------------------------------------------------
@@ -146,9 +145,8 @@ def odd(tmp_path_factory):
     random = numpy.random.default_rng(1)
     for sample in ODD:
         tokens[16 * sample : 16 * sample + 16] = random.integers(30, 61, 16)
-    trainer = Trainer(tmp_path_factory.mktemp("odd"), LLAMA, tokens)
-    trainer.config["train"] = {"global_batch": 1, "steps": 150, "lr": 1.0e-3}
-    return trainer
+    keys = {"train.global_batch": 1, "train.steps": 150, "train.lr": 1.0e-3, "train.warmup_steps": 0}
+    return Trainer(tmp_path_factory.mktemp("odd"), LLAMA, tokens, keys)
 
 
 LIMIT = {"train.skip_outlier_z": 3.5}
@@ -159,7 +157,7 @@ def test_outliers_are_skipped_where_the_window_holds_enough(odd, tmp_path):
     free, limited = odd.run(), odd.run(LIMIT, saving(tmp_path, 1))
     assert skipped_of(free) == []
     skipped = skipped_of(limited)
-    high = [s for s, entry in free.steps.items() if entry["loss_z"] > 3.5 or entry["norm_z"] > 3.5]
+    high = [step["step"] for step in free.steps if step["loss_z"] > 3.5 or step["norm_z"] > 3.5]
     assert min(high) <= 32 < skipped[0] == next(s for s in sorted(high) if s > 32)
     assert [int(step) for step in SKIPPED.findall(limited.stderr)] == skipped
     assert "the limit is 3.5" in limited.stderr

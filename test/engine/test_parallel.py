@@ -4,7 +4,7 @@ bit for any p and schedule."""
 import re
 
 import pytest
-from trainer_runs import close, environment, run, trained, write_config
+from trainer_runs import close, one_thread, run, write_config
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -30,8 +30,8 @@ def sharded(config, family, d, word, *more):
     """One microbatch a step on each data rank; every run allocates what the plan says."""
     keys = ["parallel.pipeline=1", f"parallel.data={d}", f"schedule.micro_batch={8 // d}", OFF, "model.layers=5",
             "train.global_batch=8"]
-    ended = trained(config, *keys, f"parallel.shard_gradients={word}", *more, family=family,
-                    env=environment(OMP_NUM_THREADS="1"))
+    ended = run(config, *keys, f"parallel.shard_gradients={word}", *more, family=family,
+                    env=one_thread())
     assert "as planned, to the byte" in ended.stderr, ended.stderr
     return ended
 
@@ -65,7 +65,6 @@ def test_a_loss_that_is_not_finite_ends_data_ranks_in_one_sentence(tmp_path):
     diverging = "{global_batch: 8, steps: 40, lr: 100, warmup_steps: 0, eps: 1.0e-30, grad_clip: 0}"
     config = write_config(tmp_path, model=model, parallel="{pipeline: 2, data: 2}", schedule="{}", train=diverging)
     for _ in range(3):
-        ended = run(config, "data.val_every=0", env=environment(OMP_NUM_THREADS="1"))
-        assert ended.code == 1
+        ended = run(config, "data.val_every=0", env=one_thread(), code=1)
         assert re.search(r"step \d+: the loss on stage 1 is (nan|inf)", ended.said[-1])
         assert "***" not in ended.stderr

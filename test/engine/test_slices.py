@@ -5,7 +5,7 @@ schedule, and the rounding of other numbers of parts."""
 import json
 
 import pytest
-from trainer_runs import close, run
+from trainer_runs import close
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -21,8 +21,8 @@ def test_slices_fill_stages_that_microbatches_do_not(small, p, m, n):
     few = ("train.global_batch=2", f"schedule.micro_batch={2 // m}")
     whole = small.train(*few, *sliced(1, n))
     assert small.train(*few, *sliced(p, n)).bits == whole.bits
-    refused, least = run(small.config, *few, *sliced(p, n // 2), family=small.family), 2 * p // n * (2 // m)
-    assert refused.code == 2 and f"the smallest global_batch is {least}, or set " in refused.stderr
+    refused, least = small.train(*few, *sliced(p, n // 2), code=2), 2 * p // n * (2 // m)
+    assert f"the smallest global_batch is {least}, or set " in refused.stderr
 
 
 @pytest.mark.thorough

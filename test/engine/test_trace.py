@@ -9,7 +9,7 @@ import signal
 from collections import Counter, defaultdict
 
 import pytest
-from trainer_runs import Job, command, environment, mpirun, run, trained, wait_until
+from trainer_runs import command, launch, mpirun, one_thread, run, wait_until
 
 COMPUTE, TRANSFERS = 0, 1
 
@@ -109,7 +109,7 @@ LAYOUTS = {
 
 def traced(config, folder, *overrides):
     """Returns a run's trace, and the run."""
-    ended = trained(config, *overrides, arguments=["--trace", folder / "t.json"], env=environment(OMP_NUM_THREADS="1"))
+    ended = run(config, *overrides, arguments=["--trace", folder / "t.json"], env=one_thread())
     return Trace(folder / "t.json"), ended
 
 
@@ -154,7 +154,7 @@ def test_an_acceptor_shows_its_lent_slots_while_a_bundle_is_there(whole):
 
 @pytest.mark.usefixtures("ranks")
 def test_a_trace_changes_no_bit(config, whole):
-    assert whole[1].bits == trained(config).bits
+    assert whole[1].bits == run(config).bits
 
 
 @pytest.mark.usefixtures("ranks")
@@ -174,12 +174,12 @@ def test_every_action_ends_before_those_it_feeds_begin(whole):
 @pytest.mark.usefixtures("ranks")
 def test_a_run_that_is_killed_leaves_whole_events(config, tmp_path):
     path = tmp_path / "t.json"
-    job = Job(config, "train.steps=100000", "data.val_every=0", "log.metrics=", arguments=["--trace", path])
+    job = launch(config, "train.steps=100000", "data.val_every=0", "log.metrics=", arguments=["--trace", path])
     wait_until(lambda: path.exists() and '"step 3"' in path.read_text(), "three steps were not traced")
     for pid in job.ranks():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    job.end()
+    job.end(1)
     text = path.read_text()
     assert not text.endswith("]\n")
     assert len(json.loads(text + "]")) > 100
@@ -188,7 +188,7 @@ def test_a_run_that_is_killed_leaves_whole_events(config, tmp_path):
 def test_a_trace_replaces_the_one_before(config, tmp_path):
     path = tmp_path / "t.json"
     path.write_text("x" * 10_000_000)
-    trained(config, "parallel.pipeline=1", "schedule.bpipe=off", "train.steps=1", arguments=["--trace", path])
+    run(config, "parallel.pipeline=1", "schedule.bpipe=off", "train.steps=1", arguments=["--trace", path])
     assert Trace(path).steps()[0] == "step 1"
 
 
@@ -202,7 +202,6 @@ def test_a_planned_step_has_every_action_and_the_plans_time(config, overrides, t
     keys = ["hardware.pair_gb_s=1", *overrides]
     path = tmp_path / "made" / "with" / "it.json"
     ended = command("llama", "-c", config, "--plan", "--json", "--trace", path, overrides=keys)
-    assert ended.returncode == 0, ended.stderr
     plan, trace, stages = json.loads(ended.stdout), Trace(path), schedule_of(config, *overrides)
     assert sound(trace) and trace.steps() == ["step"]
     assert [trace.actions(pid) for pid in trace.ranks] == [Counter(actions) for actions in stages]
@@ -232,44 +231,43 @@ def test_the_whole_schedule_is_drawn_where_the_plan_needs_a_part_of_it(tmp_path)
 def test_a_file_that_cannot_be_written_is_told_before_anything_starts(config, tmp_path):
     (tmp_path / "file").touch()
     for path, why in ((tmp_path / "file" / "t.json", "Not a directory"), (tmp_path, "Is a directory")):
-        ended = run(config, arguments=["--trace", path])
-        assert ended.code == 1 and ended.stdout == "" and len(ended.said) == 1
+        ended = run(config, arguments=["--trace", path], code=1)
+        assert ended.stdout == "" and len(ended.said) == 1
         assert f"--trace: cannot write {path}: {why}; name a file" in ended.said[0]
-        plan = command("llama", "-c", config, "--plan", "--trace", path)
-        assert plan.returncode == 1 and plan.stdout == "" and why in plan.stderr
+        plan = command("llama", "-c", config, "--plan", "--trace", path, code=1)
+        assert plan.stdout == "" and why in plan.stderr
 
 
 def test_a_trace_does_not_replace_the_metrics(config, tmp_path):
     path = tmp_path / "same.json"
-    ended = run(config, f"log.metrics={path}", arguments=["--trace", tmp_path / "." / "same.json"])
-    assert ended.code == 2 and ended.stdout == "" and "log.metrics is the same file" in ended.said[-1]
+    ended = run(config, f"log.metrics={path}", arguments=["--trace", tmp_path / "." / "same.json"], code=2)
+    assert ended.stdout == "" and "log.metrics is the same file" in ended.said[-1]
 
 
 @pytest.mark.usefixtures("ranks")
 @pytest.mark.parametrize("prefix", [(), mpirun(4)], ids=["self", "mpirun"])
 def test_a_full_disk_at_the_start_stops_the_run_before_its_first_step(config, prefix):
-    ended = run(config, prefix=prefix, arguments=["--trace", "/dev/full"])
-    assert ended.code == 1 and "step " not in ended.stdout
+    ended = run(config, prefix=prefix, arguments=["--trace", "/dev/full"], code=1)
+    assert "step " not in ended.stdout
     assert "--trace: cannot write /dev/full: No space left on device; free some space there" in ended.stderr
 
 
 def test_a_disk_that_fills_up_ends_the_trace_and_not_the_training(config, tmp_path):
     limited = ("bash", "-c", 'ulimit -f 24; exec "$0" "$@"')
     alone = ["parallel.pipeline=1", "schedule.bpipe=off", "train.steps=20", "data.val_every=0"]
-    ended = run(config, *alone, prefix=limited, env=environment(OMP_NUM_THREADS="1"),
+    ended = run(config, *alone, prefix=limited, env=one_thread(),
                 arguments=["--trace", tmp_path / "t.json"])
-    assert ended.code == 0 and len(ended.steps) == 20
+    assert len(ended.steps) == 20
     assert sum("training continues without a trace" in line for line in ended.said) == 1
 
 
 def test_a_trace_of_a_schedule_has_the_times_that_were_given(config, tmp_path):
     path = tmp_path / "t.json"
     ended = command("llama", "-c", config, "--schedule", "--times", "F=2,B=3", "--trace", path)
-    assert ended.returncode == 0, ended.stderr
     events = [event for event in json.loads(path.read_text()) if event["ph"] == "X" and event["name"][0] in "FB"]
     assert {(event["name"][0], round(event["dur"] / 1e6, 3)) for event in events} == {("F", 2.0), ("B", 3.0)}
-    ended = command("llama", "-c", config, "--schedule", "--times", "F=1e9", "--trace", tmp_path / "long.json")
-    assert ended.returncode == 2 and "longer than a trace can show" in ended.stderr
+    ended = command("llama", "-c", config, "--schedule", "--times", "F=1e9", "--trace", tmp_path / "long.json", code=2)
+    assert "longer than a trace can show" in ended.stderr
     assert not (tmp_path / "long.json").exists()
 
 
@@ -280,6 +278,6 @@ def test_a_plan_without_times_that_can_be_drawn_writes_no_trace(config, tmp_path
         (["hardware.peak_tflops=auto"], 1, "no performance figures for this device; give hardware.peak_tflops"),
     ):
         ended = command("llama", "-c", config, "--plan", "--json", "--trace", path,
-                        overrides=["hardware.device=cuda", *keys])
-        assert ended.returncode == code and ended.stdout == "" and not path.exists()
+                        overrides=["hardware.device=cuda", *keys], code=code)
+        assert ended.stdout == "" and not path.exists()
         assert words in ended.stderr

@@ -4,13 +4,11 @@ works."""
 import itertools
 import json
 import shlex
-import subprocess
-from pathlib import Path
 
 import browser
 import pytest
+from trainer_runs import ROOT, execute
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "build" / "explore" / "index.html"
 AXE = ROOT / ".deps" / "axe" / "axe_core_python" / "axe.min.js"
 pytestmark = [
@@ -31,12 +29,11 @@ CHANGES = [
 CASES = [[name, *change] for name, change in itertools.product(NAMES, CHANGES)]
 
 
-def native(name, *overrides):
+def native(name, *overrides, **options):
     family = "gpt" if name.startswith("gpt") else "llama"
     given = [word for one in overrides if not one.startswith("--") for word in ("-o", one)]
     asked = [one for one in overrides if one.startswith("--")]
-    command = [ROOT / f"train_{family}", "-c", f"configs/{name}.yaml", *given, *asked]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return execute([ROOT / f"train_{family}", "-c", f"configs/{name}.yaml", *given, *asked], **options)
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +50,8 @@ def test_forty_plans_equal_the_programs_to_the_byte(opened):
     for name, *change in CASES:
         overrides = ["hardware.profile=", *change]
         ours = opened.evaluate(f"explore.plan({json.dumps(['-c ' + name, *overrides])})")
-        ran = native(name, *overrides, "--plan", "--json")
-        if ran.returncode == 0:
+        ran = native(name, *overrides, "--plan", "--json", code=None)
+        if ran.code == 0:
             assert ours == ran.stdout, (name, change)
         else:
             assert ours.partition(": ")[2] == ran.stderr.partition(": ")[2], (name, change)
@@ -67,7 +64,7 @@ def test_schedules_and_what_is_said_of_them_equal_the_programs(opened):
         overrides = ["hardware.gpu=h100", "hardware.profile=", f"schedule.name={name}"]
         text = opened.evaluate(f"explore.schedule({json.dumps(['-c llama65b', *overrides])})")
         ran = native("llama65b", *overrides, "--schedule")
-        assert ran.returncode == 0 and text == ran.stdout, name
+        assert text == ran.stdout, name
         assert opened.evaluate(f"explore.check({json.dumps(text)})") == ran.stderr.partition(": ")[2].strip()
 
 
@@ -96,13 +93,12 @@ def test_a_pasted_model_is_planned_as_the_program_plans_it(opened, tmp_path):
     }
     path = tmp_path / "model.yaml"
     path.write_text(json.dumps(model))
-    ran = subprocess.run([ROOT / "train_llama", "-c", path, "-o", "hardware.gpu=h100", "--plan", "--json"],
-                         cwd=tmp_path, capture_output=True, text=True)
+    ran = execute([ROOT / "train_llama", "-c", path, "-o", "hardware.gpu=h100", "--plan", "--json"], cwd=tmp_path)
     assert opened.evaluate(f"explore.plan([{json.dumps(model)}, 'hardware.gpu=h100'])") == ran.stdout != ""
     for text in (json.dumps(model, indent=1), "model: {family: llama}", "5", "", '{"model_type": "llama"', "a: *b"):
         path.write_text(text)
-        ran = subprocess.run([ROOT / "train_llama", "-c", "model.yaml", "-o", "hardware.gpu=h100", "--plan", "--json"],
-                             cwd=tmp_path, capture_output=True, text=True)
+        ran = execute([ROOT / "train_llama", "-c", "model.yaml", "-o", "hardware.gpu=h100", "--plan", "--json"],
+                      cwd=tmp_path, code=None)
         said = opened.evaluate(f"explore.plan([{{text: {json.dumps(text)}}}, 'hardware.gpu=h100'])")
         assert said == (ran.stdout or ran.stderr.replace("train_llama: ", "explore: ")), text
 
@@ -300,8 +296,8 @@ def test_a_schedule_that_cannot_run_has_its_reason_in_the_table(tmp_path):
         ran = native("llama65b", *["parallel.pipeline=4", "parallel.tensor=1", "parallel.data=1",
                                    "schedule.micro_batch=1", "train.global_batch=8"],
                      "model.layers=5", "parallel.sequence=false", "hardware.gpu=h100", "hardware.profile=",
-                     "schedule.bpipe=off", "schedule.name=zb-v", "--schedule")
-        assert ran.returncode == 2 and said["zb-v"] in ran.stderr
+                     "schedule.bpipe=off", "schedule.name=zb-v", "--schedule", code=2)
+        assert said["zb-v"] in ran.stderr
         assert chromium.evaluate("document.querySelector('td.reason').textContent").startswith("cannot run: ")
         assert chromium.complaints() == []
 
@@ -360,8 +356,7 @@ def test_a_saved_configuration_gives_the_plan_on_the_page(opened, tmp_path):
         asked = json.dumps({"config": config, "overrides": keys})
         path = tmp_path / "config.yaml"
         path.write_text(opened.evaluate(f"yamlOf({asked}, {page})"))
-        ran = subprocess.run([ROOT / "train_llama", "-c", path, "--plan", "--json"], cwd=tmp_path, capture_output=True,
-                             text=True)
+        ran = execute([ROOT / "train_llama", "-c", path, "--plan", "--json"], cwd=tmp_path)
         assert ran.stdout == page != "", ran.stderr
         command = shlex.split(opened.evaluate(f"command({asked}, 'llama')"))
         assert [word for word in command if "=" in word] == [key for key in keys if "device" not in key]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harm import ENDS_WITHIN, build_harm, launcher_process, rank_process, small_config, supervisor_process
-from trainer_runs import (Job, environment, metrics_of, mpirun, mpirun_environment, nothing_left, patience,
+from trainer_runs import (environment, launch, metrics_of, mpirun, mpirun_environment, nothing_left, patience,
                           socket_inodes, wait_until)
 
 pytestmark = pytest.mark.usefixtures("ranks")
@@ -43,11 +43,9 @@ def open_mpi_sweeps_nothing():
 
 
 def start(config, tmp_path, *overrides, bare=False, **environment_changes):
-    prefix = mpirun(4) if bare else ()
-    env = mpirun_environment if bare else environment
-    metrics = f"log.metrics={tmp_path}/metrics.jsonl"
-    return Job(config, *ENDLESS, metrics, *overrides, prefix=prefix,
-               env=env(OMP_NUM_THREADS="1", **environment_changes))
+    prefix, env = (mpirun(4), mpirun_environment) if bare else ((), environment)
+    return launch(config, *ENDLESS, f"log.metrics={tmp_path}/metrics.jsonl", *overrides, prefix=prefix,
+                  env=env(OMP_NUM_THREADS="1", **environment_changes))
 
 
 def steps_done(tmp_path):
@@ -56,9 +54,7 @@ def steps_done(tmp_path):
 
 def trains(job, tmp_path, steps=3):
     """Waits until `steps` more steps are trained."""
-    before = steps_done(tmp_path)
-    wait_until(lambda: job.parent.poll() is not None or steps_done(tmp_path) >= before + steps, "no steps")
-    assert job.parent.poll() is None, job.end().stderr
+    job.trains(steps_done(tmp_path) + steps)
 
 
 def running(config, tmp_path, *overrides, **how):
@@ -68,8 +64,8 @@ def running(config, tmp_path, *overrides, **how):
     return job
 
 
-def ends(job, began, within):
-    ended = job.end()
+def ends(job, began, within, code=1):
+    ended = job.end(code)
     seconds = time.monotonic() - began
     assert seconds < patience(within), (seconds, ended.stderr)
     assert nothing_left(job.config)
@@ -94,7 +90,7 @@ def test_a_crash_is_left_to_the_kernel(small, tmp_path):
     caught = int(re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{rank_process(job, 1)}/status").read_text())[1], 16)
     crashes = [signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV]
     os.kill(rank_process(job, 1), signal.SIGSEGV)
-    ended = ends(job, time.monotonic(), ENDS_WITHIN)
+    ended = ends(job, time.monotonic(), ENDS_WITHIN, None)
     assert [name for name in crashes if caught >> (name - 1) & 1] == []
     assert ended.code != 0 and re.search(r"rank 1 \(stage 1\) was killed by signal 11 \(.*\) while at \w",
                                          ended.stderr), ended.stderr
@@ -111,7 +107,6 @@ def test_a_stopped_rank_is_missed_and_every_stage_says_what_it_waits_for(small, 
     began = time.monotonic()
     os.kill(rank_process(job, stopped), signal.SIGSTOP)
     ended = ends(job, began, PATIENCE + ENDS_WITHIN)
-    assert ended.code == 1, ended.stderr
     silent = rf"rank {stopped} (\(stage {stopped}\) )?has sent no heartbeat for \d+ s"
     assert re.search(silent, ended.stderr), ended.stderr
     lines = [line.removeprefix("train_llama: ") for line in ended.said]
@@ -130,7 +125,7 @@ def test_a_host_of_rank_0_that_stops_is_missed_by_every_rank(small, tmp_path):
     supervisor, began = supervisor_process(job, 0), time.monotonic()
     for pid in (supervisor, rank_process(job, 0)):
         os.kill(pid, signal.SIGSTOP)
-    ended = ends(job, began, PATIENCE + ENDS_WITHIN)
+    ended = ends(job, began, PATIENCE + ENDS_WITHIN, None)
     assert ended.code != 0
     says = r"\[rank (\d) stage \1\] rank 0( \(stage 0\))? has sent no heartbeat for .*; this rank (waits for|is at) "
     assert re.search(says, ended.stderr), ended.stderr
@@ -140,7 +135,7 @@ def test_a_host_of_rank_0_that_stops_is_missed_by_every_rank(small, tmp_path):
 def test_a_killed_supervisor_takes_its_rank_and_the_job_along(small, tmp_path, bare):
     job = running(small, tmp_path, bare=bare)
     os.kill(supervisor_process(job, 2), signal.SIGKILL)
-    ended = ends(job, time.monotonic(), ENDS_WITHIN)
+    ended = ends(job, time.monotonic(), ENDS_WITHIN, None)
     assert ended.code != 0 and re.search("rank 2 .*(was killed by signal 9|died|has sent no heartbeat)|signal 9",
                                          ended.stderr), ended.stderr
 
@@ -152,8 +147,7 @@ def test_a_rank_that_stops_while_it_starts_is_missed(small, tmp_path):
     began = time.monotonic()
     os.kill(pid, signal.SIGSTOP)
     ended = ends(job, began, 6 + ENDS_WITHIN)
-    assert ended.code == 1 and re.search("rank 1 .*has sent no heartbeat|no rank has made progress",
-                                         ended.said[-1]), ended.stderr
+    assert re.search("rank 1 .*has sent no heartbeat|no rank has made progress", ended.said[-1]), ended.stderr
 
 
 @pytest.mark.thorough
@@ -162,7 +156,7 @@ def test_a_stopped_mpirun_is_missed(small, tmp_path):
     began = time.monotonic()
     os.kill(launcher_process(job), signal.SIGSTOP)
     ended = ends(job, began, PATIENCE + ENDS_WITHIN)
-    assert ended.code == 1 and "mpirun has been stopped for" in ended.said[-1]
+    assert "mpirun has been stopped for" in ended.said[-1]
 
 
 @pytest.mark.thorough
@@ -170,9 +164,9 @@ def test_a_stopped_mpirun_is_missed(small, tmp_path):
 def test_a_stopped_bare_mpirun_stops_nothing_for_good(small, tmp_path):
     """Its pipes fill, and ranks that write to them block."""
     job = running(small, tmp_path, f"train.timeout_s={PATIENCE}", f"train.peer_timeout_s={PATIENCE}", bare=True)
-    os.kill(job.parent.pid, signal.SIGSTOP)
+    os.kill(job.pid, signal.SIGSTOP)
     assert nothing_left(small, 60)
-    assert job.end().code != 0
+    assert job.end(None).code != 0
 
 
 @pytest.mark.thorough
@@ -183,7 +177,7 @@ def test_a_rank_that_goes_on_in_time_is_forgiven(small, tmp_path):
     time.sleep(1.5)
     os.kill(pid, signal.SIGCONT)
     trains(job, tmp_path)
-    assert "stopped on request" in job.stop().stderr and nothing_left(small)
+    assert "stopped on request" in job.stop(code=1).stderr and nothing_left(small)
 
 
 # --- ranks that live and do nothing
@@ -193,7 +187,6 @@ def test_a_rank_that_goes_on_in_time_is_forgiven(small, tmp_path):
 @pytest.mark.parametrize("bare", [False, True])
 def test_a_job_in_which_nothing_moves_ends_and_every_stage_says_where(small, tmp_path, harm, bare):
     ended = harmed(small, tmp_path, harm, "STALL", f"train.timeout_s={PATIENCE}", bare=bare, HARM_RANK="3")
-    assert ended.code == 1, ended.stderr
     assert re.search(r"no rank has made progress for \d+ s \(train.timeout_s\)", ended.stderr), ended.stderr
     # A rank may have stopped during a wait for a message that has arrived meanwhile.
     stages = re.findall(r"^train_llama: stage (\d) (?:waits for|is at) \w", ended.stderr, re.M)
@@ -204,7 +197,7 @@ def test_a_job_in_which_nothing_moves_ends_and_every_stage_says_where(small, tmp
 def test_one_rank_alone_ends_where_nothing_moves(small, tmp_path, harm):
     alone = ("parallel.pipeline=1", "schedule.bpipe=off", f"train.timeout_s={PATIENCE}")
     ended = harmed(small, tmp_path, harm, "STALL", *alone)
-    assert ended.code == 1 and "this rank has made no progress for" in ended.said[-1], ended.stderr
+    assert "this rank has made no progress for" in ended.said[-1], ended.stderr
 
 
 # --- connections that are cut off
@@ -213,7 +206,7 @@ def test_one_rank_alone_ends_where_nothing_moves(small, tmp_path, harm):
 @pytest.mark.thorough
 def test_a_rank_that_is_cut_off_is_missed(small, tmp_path, harm):
     ended = harmed(small, tmp_path, harm, "CUT", f"train.peer_timeout_s={PATIENCE}", bare=True, HARM_RANK="2")
-    assert ended.code == 1 and "has sent no heartbeat for" in ended.stderr, ended.stderr
+    assert "has sent no heartbeat for" in ended.stderr, ended.stderr
 
 
 @pytest.mark.thorough
@@ -223,7 +216,7 @@ def test_without_a_way_to_rank_0_training_goes_on_and_says_so(small, tmp_path, h
     harmful = {"LD_PRELOAD": str(harm), "HARM_RANK": "2", "HARM_CUT": str(cut)}
     job = start(small, tmp_path, "train.peer_timeout_s=1", bare=True, **harmful)
     said = "heartbeats of 1 of 4 ranks, first rank 2, do not reach rank 0"
-    heard, stderr = bytearray(), job.parent.stderr.fileno()
+    heard, stderr = bytearray(), job.stderr.fileno()
 
     def comes():
         if select.select([stderr], [], [], 0)[0]:
@@ -249,8 +242,7 @@ def test_once_all_ranks_have_connected_no_other_user_can_connect(small, tmp_path
 
 
 def test_an_mpi_without_threads_is_refused(small, tmp_path, harm):
-    ended = start(small, tmp_path, bare=True, LD_PRELOAD=str(harm), HARM_THREADS="1").end()
-    assert ended.code == 1, ended.stderr
+    ended = start(small, tmp_path, bare=True, LD_PRELOAD=str(harm), HARM_THREADS="1").end(code=1)
     assert "this MPI was built without thread support (MPI_THREAD_SINGLE)" in ended.stderr, ended.stderr
     assert nothing_left(small)
 
@@ -258,14 +250,14 @@ def test_an_mpi_without_threads_is_refused(small, tmp_path, harm):
 def test_what_open_mpi_writes_of_a_dead_rank_is_hidden_if_the_job_says_why(small, tmp_path, harm):
     job = running(small, tmp_path, LD_PRELOAD=str(harm), HARM_WORDS="1")
     os.kill(rank_process(job, 1), signal.SIGKILL)
-    ended = job.end()
+    ended = job.end(1)
     assert "killed by signal 9" in ended.said[-1] and "Read -1" not in ended.stderr, ended.stderr
 
 
 @pytest.mark.thorough
 def test_a_crash_of_mpi_after_all_work_is_no_failure(small, tmp_path, harm):
     ended = start(small, tmp_path, "train.steps=3", LD_PRELOAD=str(harm), HARM_END="1").end()
-    assert ended.code == 0 and "signal" not in ended.stderr and steps_done(tmp_path) == 3, ended.stderr
+    assert "signal" not in ended.stderr and steps_done(tmp_path) == 3, ended.stderr
     assert nothing_left(small)
 
 
@@ -276,12 +268,11 @@ def test_threads_of_libraries_in_the_parent_take_no_signal_away(small, tmp_path,
     """Planning for schedule.bpipe: auto starts such threads before there are ranks."""
     preload = {"LD_PRELOAD": str(harm), "HARM_PARENT": "1"}
     job = start(small, tmp_path, "train.steps=2", **preload)
-    wait_until(lambda: job.parent.poll() is not None, "the end of mpirun was not noticed")
-    assert job.end().code == 0
+    wait_until(lambda: job.poll() is not None, "the end of mpirun was not noticed")
+    job.end()
     job = running(small, tmp_path, f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=0", **preload)
-    os.kill(job.parent.pid, signal.SIGTERM)
-    ended = ends(job, time.monotonic(), ENDS_WITHIN)
-    assert ended.code == 3, ended.stderr
+    os.kill(job.pid, signal.SIGTERM)
+    ends(job, time.monotonic(), ENDS_WITHIN, 3)
 
 
 # --- output that is not read
@@ -289,16 +280,16 @@ def test_threads_of_libraries_in_the_parent_take_no_signal_away(small, tmp_path,
 
 def test_readers_that_pause_hold_up_no_request_to_stop_and_lose_no_line(small, tmp_path):
     keys = (f"log.metrics={tmp_path}/metrics.jsonl", f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=1")
-    job = Job(small, *ENDLESS, *keys)
-    for pipe in (job.parent.stdout, job.parent.stderr):
+    job = launch(small, *ENDLESS, *keys)
+    for pipe in (job.stdout, job.stderr):
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 4096)
     trains(job, tmp_path, steps=60)  # each is saved, and says so
-    job.parent.send_signal(signal.SIGTERM)
+    job.send_signal(signal.SIGTERM)
     wait_until(lambda: not job.ranks(), "the ranks go on", ENDS_WITHIN)
-    assert job.parent.poll() is None
-    ended = ends(job, time.monotonic(), ENDS_WITHIN)
+    assert job.poll() is None
+    ended = ends(job, time.monotonic(), ENDS_WITHIN, 3)
     steps = [re.findall(r"^step +(\d+)/", ended.stdout, re.M), re.findall(r"saved \S*step_0*(\d+) ", ended.stderr)]
-    assert ended.code == 3 and steps == 2 * [[str(n + 1) for n in range(steps_done(tmp_path))]], ended.stderr
+    assert steps == 2 * [[str(n + 1) for n in range(steps_done(tmp_path))]], ended.stderr
 
 
 @pytest.mark.parametrize("overrides", [(), ("parallel.pipeline=1", "schedule.bpipe=off", "train.timeout_s=2")],
@@ -307,7 +298,7 @@ def test_a_reader_of_messages_that_never_goes_on_ends_no_run_and_holds_up_no_sec
     small, tmp_path, overrides):
     keys = (f"train.peer_timeout_s={PATIENCE}", f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=1")
     job = running(small, tmp_path, *keys, *overrides)
-    with open(f"/proc/{job.parent.pid}/fd/2", "wb", buffering=0) as messages:
+    with open(f"/proc/{job.pid}/fd/2", "wb", buffering=0) as messages:
         os.set_blocking(messages.fileno(), False)
         while messages.write(b"\n" * 4096):
             pass
@@ -317,14 +308,14 @@ def test_a_reader_of_messages_that_never_goes_on_ends_no_run_and_holds_up_no_sec
     else:
         time.sleep(6)
         before = steps_done(tmp_path)
-        job.parent.send_signal(signal.SIGTERM)  # the line that waits for the reader is dropped
+        job.send_signal(signal.SIGTERM)  # the line that waits for the reader is dropped
         wait_until(lambda: steps_done(tmp_path) > before, "the step does not go on", ENDS_WITHIN)
-    assert job.parent.poll() is None
+    assert job.poll() is None
 
     def ends_when_asked_again():
-        job.parent.send_signal(signal.SIGTERM)  # one that the parent sees with the first is the same request
+        job.send_signal(signal.SIGTERM)  # one that the parent sees with the first is the same request
         time.sleep(0.5)
-        return job.parent.poll() is not None
+        return job.poll() is not None
 
     wait_until(ends_when_asked_again, "still running", ENDS_WITHIN)
-    assert job.parent.returncode == 1 and nothing_left(small)
+    assert job.returncode == 1 and nothing_left(small)

@@ -5,8 +5,6 @@ The trainer's results come from tool_gradients.c, which runs a batch through all
 
 import functools
 import json
-import os
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -15,9 +13,9 @@ import pytest
 import torch
 
 from reference_models import SCORE_BIAS, expert_copies, router_loss, token_losses
+from trainer_runs import TOOLS, execute, one_thread
 
-ROOT = Path(__file__).resolve().parents[2]
-TOOL = Path(os.environ.get("TEST_PROGRAMS", ROOT / "build" / "release" / "test")) / "tool_gradients"
+TOOL = TOOLS / "tool_gradients"
 
 torch.set_num_threads(1)
 
@@ -101,9 +99,7 @@ def run_tool(folder, model, tokens, weights=None, b=1, mode="flash", p=1, **trai
         write_records(folder / "weights.bin", weights)
         options = [folder / "weights.bin"]
     assert TOOL.exists(), f"{TOOL} is missing; make test builds it"
-    command = [TOOL, folder / "config.yaml", folder / "tokens.bin", folder / "out.bin", *options]
-    result = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
-    assert result.returncode == 0, result.stderr
+    execute([TOOL, folder / "config.yaml", folder / "tokens.bin", folder / "out.bin", *options], env=one_thread())
     return read_records(folder / "out.bin")
 
 

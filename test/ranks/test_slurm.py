@@ -4,14 +4,13 @@ resources."""
 import os
 import re
 import signal
-import subprocess
 import time
 
 import pytest
 import slurm_cluster
 import trainer_runs
 from slurm_cluster import block_of, wait_for
-from trainer_runs import ROOT
+from trainer_runs import ROOT, execute, run
 
 WHY_NOT = slurm_cluster.why_not()
 
@@ -51,7 +50,6 @@ class SlurmJob:
         have_programs(folder)
         more = [part for override in (*SMALL, *overrides) for part in ("-o", override)]
         sent = cluster.call("sbatch", "--parsable", *options, f"scripts/slurm/{script}.sbatch", *more, cwd=folder)
-        assert sent.returncode == 0, sent.stderr
         self.id = sent.stdout.strip()
         self.log = folder / f"{script}-{self.id}.log"
         self.checkpoints, self.metrics = folder / "out/llama_tiny/checkpoints", folder / "out/llama_tiny/metrics.jsonl"
@@ -83,17 +81,14 @@ class SlurmJob:
 
     @property
     def bits(self):
-        return trainer_runs.Ended(None, 0, "", "").read_metrics(self.metrics).bits
+        return trainer_runs.bits_of(trainer_runs.lines_of(self.metrics))
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """The same training without Slurm and without a stop."""
     metrics = tmp_path_factory.mktemp("undisturbed") / "metrics.jsonl"
-    overrides = [*SMALL, f"train.steps={STEPS}", f"log.metrics={metrics}"]
-    ended = trainer_runs.Job(ROOT / "configs/llama_tiny.yaml", *overrides).end()
-    assert ended.code == 0, ended.stderr
-    bits = ended.read_metrics(metrics).bits
+    bits = run(ROOT / "configs/llama_tiny.yaml", *SMALL, f"train.steps={STEPS}", f"log.metrics={metrics}").bits
     assert len(bits) == 2 * STEPS
     return bits
 
@@ -101,7 +96,7 @@ def undisturbed(tmp_path_factory):
 def test_a_job_asked_to_stop_goes_back_into_the_queue_and_on_to_the_same_bits(cluster, tmp_path, undisturbed):
     job = SlurmJob(cluster, tmp_path, f"train.steps={STEPS}")
     job.wait_for_steps(5)
-    assert cluster.call("scancel", "--signal=TERM", job.id).returncode == 0
+    cluster.call("scancel", "--signal=TERM", job.id)
     job.wait_for_state("COMPLETED")
     assert job.shown("Restarts") == "1"
     assert f"job {job.id} goes back into the queue" in job.text()
@@ -113,7 +108,7 @@ def test_a_job_asked_to_stop_goes_back_into_the_queue_and_on_to_the_same_bits(cl
 def test_a_cancelled_job_saves_and_the_next_one_goes_on_to_the_same_bits(cluster, tmp_path, undisturbed):
     job = SlurmJob(cluster, tmp_path, f"train.steps={STEPS}")
     job.wait_for_steps(5)
-    assert cluster.call("scancel", job.id).returncode == 0
+    cluster.call("scancel", job.id)
     job.wait_for_state("CANCELLED")
     wait_for(lambda: not job.ranks(), "the end of the ranks")
     wait_for(lambda: "stopped on request after step" in job.text(), "srun to pass on the last line of the ranks")
@@ -158,8 +153,7 @@ def test_a_job_that_ends_by_itself_is_not_requeued(cluster, tmp_path, code, over
 def test_a_step_without_pmix_is_explained(cluster, tmp_path):
     command = [trainer_runs.trainer("llama"), "-c", ROOT / "configs/llama_tiny.yaml", "-o",
                f"log.metrics={tmp_path}/m.jsonl"]
-    step = cluster.call("srun", "--mpi=none", "-n", "4", *command)
-    assert step.returncode == 2
+    step = cluster.call("srun", "--mpi=none", "-n", "4", *command, code=2)
     assert step.stderr.count("this Slurm step has 4 tasks, but they do not see each other") == 1
     assert "start them with srun --mpi=pmix" in step.stderr
     assert not (tmp_path / "m.jsonl").exists()
@@ -171,8 +165,7 @@ def test_every_task_sees_all_gpus_of_its_node_and_nodes_are_filled_in_order(clus
     asks.chmod(0o755)
     options = ["--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=8", "--wait", f"--output={tmp_path}/log"]
     config = ROOT / "configs/llama_tiny.yaml"
-    sent = cluster.call("sbatch", *options, "--wrap", f"scripts/slurm/train.sh {asks} {config} {tmp_path}/checkpoints")
-    assert sent.returncode == 0, (sent.stderr, (tmp_path / "log").read_text())
+    cluster.call("sbatch", *options, "--wrap", f"scripts/slurm/train.sh {asks} {config} {tmp_path}/checkpoints")
     said = sorted(line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("task"))
     assert said == [f"task {i} node {i // 4} gpus 0,1,2,3,4,5,6,7" for i in range(8)]
 
@@ -191,10 +184,9 @@ echo task $SLURM_PROCID of $SLURM_NTASKS on $SLURMD_NODENAME
     program.chmod(0o755)
     options = ["--nodes=2", "--ntasks-per-node=4", "--wait", f"--output={tmp_path}/log"]
     config = ROOT / "configs/llama_tiny.yaml"
-    sent = cluster.call("sbatch", *options, "--wrap",
-                        f"scripts/slurm/train.sh {program} {config} {tmp_path}/checkpoints -o train.steps=1")
+    cluster.call("sbatch", *options, "--wrap",
+                 f"scripts/slurm/train.sh {program} {config} {tmp_path}/checkpoints -o train.steps=1")
     text = (tmp_path / "log").read_text()
-    assert sent.returncode == 0, text
     tasks = sorted(line for line in text.splitlines() if line.startswith("task"))
     assert tasks == [f"task {i} of 4 on {used}" for i in range(4)]
     assert (f"train.sh: {broken} does not start {program} and is left out" in text) == (broken != "none"), text
@@ -203,21 +195,19 @@ echo task $SLURM_PROCID of $SLURM_NTASKS on $SLURMD_NODENAME
 def test_the_job_of_65b_asks_for_what_slurm_can_give(cluster):
     options = ["--test-only", "--nodes=2", "--time=1", "scripts/slurm/llama65b.sbatch"]
     sent = cluster.call("sbatch", *options)
-    assert sent.returncode == 0 and "using 16 processors on nodes node[1-2]" in sent.stderr, sent.stderr
+    assert "using 16 processors on nodes node[1-2]" in sent.stderr, sent.stderr
 
 
-def submit(cluster, folder, *arguments):
+def submit(cluster, folder, *arguments, **options):
     """Runs train.sbatch in a folder with the programs."""
     have_programs(folder)
-    return cluster.call("scripts/slurm/train.sbatch", *arguments, cwd=folder)
+    return cluster.call("scripts/slurm/train.sbatch", *arguments, cwd=folder, **options)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt"])
 def test_any_configuration_is_a_job_of_its_plan(cluster, tmp_path, family):
     small = [part for override in (*SMALL, "train.steps=2") for part in ("-o", override)]
     sent = submit(cluster, tmp_path, f"configs/{family}_tiny.yaml", *small, "--", "--wait", "--parsable")
-    log = tmp_path / f"{family}_tiny-{sent.stdout.strip()}.log"
-    assert sent.returncode == 0, sent.stderr + (log.read_text() if log.exists() else "")
     shown = cluster.call("scontrol", "show", "job", sent.stdout.strip()).stdout
     assert "NumTasks=4" in shown and "NumNodes=1" in shown
     assert (tmp_path / f"out/{family}_tiny").is_dir()
@@ -227,7 +217,7 @@ def test_gpus_are_asked_for_node_by_node(cluster, tmp_path):
     gpus = ["-o", "hardware.gpu=h100", "-o", "hardware.gpus_per_node=4", "-o", "parallel.data=2"]
     batch = ["-o", "train.global_batch=32"]
     sent = submit(cluster, tmp_path, "configs/llama_tiny.yaml", *gpus, *batch, "--", "--test-only", "--time=1")
-    assert sent.returncode == 0 and "on nodes node[1-2]" in sent.stderr, sent.stderr
+    assert "on nodes node[1-2]" in sent.stderr, sent.stderr
 
 
 @pytest.mark.parametrize("arguments, why", [
@@ -236,14 +226,13 @@ def test_gpus_are_asked_for_node_by_node(cluster, tmp_path):
     (["configs/llama_tiny.yaml", "-o", "train.stpes=1"], "did you mean train.steps?"),
 ])
 def test_a_job_that_cannot_be_planned_is_not_submitted(cluster, tmp_path, arguments, why):
-    sent = submit(cluster, tmp_path, *arguments)
-    assert sent.returncode == 2 and why in sent.stderr and sent.stderr.count("\n") == 1, sent.stderr
+    sent = submit(cluster, tmp_path, *arguments, code=2)
+    assert why in sent.stderr and sent.stderr.count("\n") == 1, sent.stderr
 
 
 def test_the_cluster_can_be_tried_by_hand():
-    tried = subprocess.run([ROOT / "scripts/slurm/try.py", "sinfo", "-h", "-o", "%D"], cwd=ROOT, capture_output=True,
-                           text=True, timeout=120)
-    assert tried.returncode == 0 and tried.stdout.split()[-1] == "2", tried.stderr
+    tried = execute(["scripts/slurm/try.py", "sinfo", "-h", "-o", "%D"])
+    assert tried.stdout.split()[-1] == "2", tried.stderr
 
 
 @pytest.mark.parametrize("arguments, job, sentence", [
@@ -254,5 +243,5 @@ def test_the_cluster_can_be_tried_by_hand():
 ])
 def test_what_the_job_lacks_is_one_sentence(arguments, job, sentence):
     env = trainer_runs.environment(**({} if job is None else {"SLURM_JOB_ID": job}))
-    ended = subprocess.run(["scripts/slurm/train.sh", *arguments], cwd=ROOT, env=env, capture_output=True, text=True)
-    assert ended.returncode == 2 and sentence in ended.stderr and ended.stderr.count("\n") == 1
+    ended = execute(["scripts/slurm/train.sh", *arguments], env=env, code=2)
+    assert sentence in ended.stderr and ended.stderr.count("\n") == 1

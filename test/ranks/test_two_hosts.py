@@ -14,7 +14,6 @@ import hosts
 import pytest
 import slurm_cluster
 import trainer_runs
-from trainer_runs import metrics_of
 
 WHY_NOT = hosts.why_not()
 PEER_TIMEOUT_S = 2
@@ -30,7 +29,7 @@ class Lab:
         self.env = trainer_runs.mpirun_environment(TMPDIR="/dev/shm", OMP_NUM_THREADS="1")
 
     def start(self, *overrides, **keywords):
-        return trainer_runs.Job(self.config, *overrides, prefix=self.hosts.mpirun(), env=self.env, **keywords)
+        return trainer_runs.launch(self.config, *overrides, prefix=self.hosts.mpirun(), env=self.env, **keywords)
 
     def run(self, *overrides, **keywords):
         return trainer_runs.run(self.config, *overrides, prefix=self.hosts.mpirun(), env=self.env, **keywords)
@@ -57,15 +56,13 @@ def table(ended):
 
 
 def test_pairs_lie_where_placement_says_and_the_bits_are_those_of_one_host(lab):
-    alone = trainer_runs.trained(lab.config)
+    alone = trainer_runs.run(lab.config)
     adjacent = lab.run("parallel.placement=adjacent", arguments=["--verbose"])
-    assert adjacent.code == 0, adjacent.stderr
     assert table(adjacent) == [(0, "host1"), (3, "host1"), (1, "host2"), (2, "host2")]
     assert "span two hosts" not in adjacent.stderr
     chosen = "[rank 0 stage 0] chosen: evicted bundles go "
     assert f"{chosen}into the partner's memory, copied by this stage alone" in adjacent.stderr
     linear = lab.run("parallel.placement=linear", arguments=["--verbose"])
-    assert linear.code == 0, linear.stderr
     assert table(linear) == [(0, "host1"), (1, "host1"), (2, "host2"), (3, "host2")]
     assert "2 of 2 pairs of stages span two hosts" in linear.stderr
     assert f"{chosen}to the partner as messages, which it must receive" in linear.stderr
@@ -97,7 +94,6 @@ def test_a_trace_has_one_clock_though_the_hosts_have_two_that_drift_apart(lab):
     drift = ["env", f"LD_PRELOAD={trainer_runs.preload(lab.folder / 'drift.so', DRIFT)}"]
     ended = trainer_runs.run(lab.config, "parallel.placement=linear", "train.steps=33", env=lab.env,
                              prefix=lab.hosts.mpirun() + drift, arguments=["--trace", lab.folder / "trace.json"])
-    assert ended.code == 0, ended.stderr
     events = [e for e in json.loads((lab.folder / "trace.json").read_text()) if e.get("ph") == "X"]
     assert max(e["ts"] + e["dur"] for e in events) < 60e6
     begins = sorted(e["ts"] for e in events if e["pid"] == 0 and e["name"] == "F0")
@@ -113,22 +109,20 @@ def test_a_trace_has_one_clock_though_the_hosts_have_two_that_drift_apart(lab):
 
 def test_two_hosts_write_one_checkpoint_and_go_on_from_it(lab):
     steps, saved = 60, lab.folder / "checkpoints"
-    alone = trainer_runs.trained(lab.config, f"train.steps={steps}")
+    alone = trainer_runs.run(lab.config, f"train.steps={steps}")
     metrics = lab.folder / "two.jsonl"
     overrides = [f"train.steps={steps}", f"log.metrics={metrics}", f"checkpoint.dir={saved}", "checkpoint.every=20",
                  "checkpoint.keep=2"]
-    job = lab.start(*overrides, arguments=["--resume-if-any", saved])
-    trainer_runs.wait_until(lambda: len(metrics_of(metrics)) >= 22 or job.parent.poll() is not None, "no steps")
-    assert job.parent.poll() is None
+    job = lab.start(*overrides, resume_if_any=saved)
+    job.trains(22)
     (mpirun,) = [pid for pid, words in lab.hosts.processes(0) if words.startswith("mpirun")]
-    subprocess.run(["kill", f"-{signal.SIGUSR1.value}", str(mpirun)], check=True)
-    stopped = job.end()
-    assert stopped.code == 3 and "stopped on request after step" in stopped.stderr, stopped.stderr
+    os.kill(mpirun, signal.SIGUSR1)
+    stopped = job.end(code=3)
+    assert "stopped on request after step" in stopped.stderr, stopped.stderr
     assert len(list(saved.iterdir())) == 2
     for place in saved.iterdir():
         assert trainer_runs.verify(place) is None
-    again = lab.start(*overrides, arguments=["--resume", saved]).end().read_metrics(metrics)
-    assert again.code == 0, again.stderr
+    again = lab.run(*overrides, resume=saved)
     assert "resumed from" in again.stderr and again.bits == alone.bits
     assert sorted(path.name for path in saved.iterdir()) == [f"step_{step:08d}" for step in (steps - 20, steps)]
 
@@ -136,11 +130,10 @@ def test_two_hosts_write_one_checkpoint_and_go_on_from_it(lab):
 def test_a_cut_wire_ends_the_job_on_both_hosts(lab):
     metrics = lab.folder / "cut.jsonl"
     job = lab.start("train.steps=1000000", f"train.peer_timeout_s={PEER_TIMEOUT_S}", f"log.metrics={metrics}")
-    trainer_runs.wait_until(lambda: len(metrics_of(metrics)) >= 20 or job.parent.poll() is not None, "no steps")
-    assert job.parent.poll() is None
+    job.trains(20)
     began = time.monotonic()
     lab.hosts.wire_is("down")
-    ended = job.end()
+    ended = job.end(None)
     seconds = time.monotonic() - began
     assert ended.code != 0
     assert PEER_TIMEOUT_S - 1 < seconds < PEER_TIMEOUT_S + trainer_runs.patience(10)
@@ -151,10 +144,10 @@ def test_a_cut_wire_ends_the_job_on_both_hosts(lab):
 
 def test_a_slow_wire_costs_time_and_no_bits(lab):
     """A start takes some 150 round trips: half a minute here, eight minutes if a round trip takes 3 s."""
-    alone = trainer_runs.trained(lab.config, "train.steps=1")
+    alone = trainer_runs.run(lab.config, "train.steps=1")
     lab.hosts.slow_wire(0.1)
     ended = lab.run("train.steps=1", "parallel.placement=linear")
-    assert ended.code == 0 and "said nothing" not in ended.stderr, ended.stderr
+    assert "said nothing" not in ended.stderr, ended.stderr
     assert ended.bits == alone.bits and len(ended.bits) == 2
     assert ended.steps[0]["step_ms"] > 200  # one round trip
     assert lab.nothing_left(5)
@@ -164,7 +157,7 @@ def test_a_start_over_a_slow_wire_names_it(lab):
     lab.hosts.slow_wire(0.7)
     ended = lab.run("train.steps=1", "parallel.placement=linear")
     joining = r"MPI has been connecting 4 ranks for 2\d s; it is waiting for the slowest host or link\n"
-    assert ended.code == 0 and re.search(joining, ended.stderr), ended.stderr
+    assert re.search(joining, ended.stderr), ended.stderr
     late = r"the first heartbeat of rank [23] came [1-9]\.\d s after MPI had joined the ranks: the link between"
     assert re.search(late, ended.stderr)
 
@@ -174,8 +167,9 @@ def test_a_network_that_hosts_do_not_share_is_no_harm_once_theirs_is_named(lab):
         for command in ("add docker0 type veth peer name docker1", "set docker1 up", "set docker0 up"):
             lab.hosts.run(i, "ip", "link", *command.split())
         lab.hosts.run(i, *"ip address add 172.17.0.1/16 dev docker0".split())
-    assert lab.run("train.steps=1").code == 0
-    ended = trainer_runs.run(lab.config, "train.timeout_s=4", prefix=lab.hosts.mpirun(named=False), env=lab.env)
+    lab.run("train.steps=1")
+    ended = trainer_runs.run(lab.config, "train.timeout_s=4", prefix=lab.hosts.mpirun(named=False), env=lab.env,
+                             code=None)
     assert ended.code != 0 and "name the right one to mpirun" in ended.stderr, ended.stderr
     assert lab.nothing_left(10)
 
@@ -195,24 +189,20 @@ def slurm(lab):
 
 
 def test_slurm_starts_ranks_on_both_hosts_and_a_stopped_one_ends_the_step(lab, slurm):
-    alone, metrics = trainer_runs.trained(lab.config), lab.folder / "slurm.jsonl"
-    step = ["srun", "--mpi=pmix", "--nodes=2", "--ntasks-per-node=2", trainer_runs.trainer("llama"), "-c", lab.config,
-            "-o"]
-    ended = slurm.call(*step, f"log.metrics={metrics}", "-o", "parallel.placement=adjacent")
-    assert ended.returncode == 0, ended.stderr
+    srun = {"prefix": [*lab.hosts.enter(0), "srun", "--mpi=pmix", "--nodes=2", "--ntasks-per-node=2"],
+            "env": slurm.env}
+    ended = trainer_runs.run(lab.config, "parallel.placement=adjacent", **srun)
     assert table(ended) == [(0, "host1"), (3, "host1"), (1, "host2"), (2, "host2")]
-    assert trainer_runs.Ended(lab.config, 0, "", "").read_metrics(metrics).bits == alone.bits
-    metrics.unlink()
-    more = [f"log.metrics={metrics}", "-o", "train.steps=1000000", "-o", f"train.peer_timeout_s={PEER_TIMEOUT_S}"]
-    command = [*lab.hosts.enter(0), *step, *more]
-    job = subprocess.Popen(command, env=slurm.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    trainer_runs.wait_until(lambda: len(metrics_of(metrics)) >= 20 or job.poll() is not None, "no steps")
-    assert job.poll() is None
+    assert ended.bits == trainer_runs.run(lab.config).bits
+    keys = ("train.steps=1000000", f"train.peer_timeout_s={PEER_TIMEOUT_S}")
+    job = trainer_runs.launch(lab.config, *keys, stdout=subprocess.DEVNULL, **srun)
+    job.trains(20)
     stopped = [pid for pid, words in lab.hosts.processes(1) if words.startswith(str(trainer_runs.trainer("llama")))]
     os.kill(stopped[0], signal.SIGSTOP)
     began = time.monotonic()
-    said = job.communicate(timeout=PEER_TIMEOUT_S + 120)[1]
-    assert job.returncode != 0 and time.monotonic() - began < PEER_TIMEOUT_S + trainer_runs.patience(10), said
+    ended = job.end(None)
+    said = ended.stderr
+    assert ended.code != 0 and time.monotonic() - began < PEER_TIMEOUT_S + trainer_runs.patience(10), said
     assert len(re.findall(r"rank [23] \(stage [23]\) has sent no heartbeat for \d+ s", said)) == 1, said
     assert not [words for i in (0, 1) for _, words in lab.hosts.processes(i)
                 if words.startswith(str(trainer_runs.trainer("llama")))]

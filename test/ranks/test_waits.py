@@ -2,12 +2,11 @@
 many ranks hear each other."""
 
 import re
-import subprocess
 
 import pytest
 
 from harm import small_config
-from trainer_runs import TOOLS, Job, environment, preload
+from trainer_runs import TOOLS, execute, one_thread, preload, run
 
 # Preloaded library that counts calls of MPI_Test and the yields during them, per rank. At the start and the end MPI
 # itself waits, and may yield.
@@ -42,8 +41,7 @@ def test_a_test_of_a_message_that_has_not_come_yields_no_core(tmp_path, ranks):
     """If ranks outnumber the cores, Open MPI yields in every test, and another program gets the time slice."""
     told = {"OMPI_MCA_mpi_yield_when_idle": "1", "LD_PRELOAD": str(preload(tmp_path / "counts.so", COUNTS)),
             "YIELDS": str(tmp_path)}
-    ended = Job(small_config(tmp_path), "parallel.pipeline=4", env=environment(OMP_NUM_THREADS="1", **told)).end()
-    assert ended.code == 0, ended.stderr
+    run(small_config(tmp_path), "parallel.pipeline=4", env=one_thread(**told))
     counts = [[int(word) for word in path.read_text().split()] for path in tmp_path.glob("yields_[0-9]")]
     assert len(counts) == 4 and all(yields < tests / 100 for tests, yields in counts), counts  # a few at the start
 
@@ -52,6 +50,5 @@ def test_a_test_of_a_message_that_has_not_come_yields_no_core(tmp_path, ranks):
 @pytest.mark.parametrize("count", ["64", "256", "1024"])
 def test_many_ranks_start_are_all_heard_and_end(count):
     """Start, heartbeat and end of processes, without MPI and without a model."""
-    ended = subprocess.run([TOOLS / "ranks_scale", count, "2"], capture_output=True, text=True, timeout=600)
-    assert ended.returncode == 0, (ended.stdout, ended.stderr)
+    ended = execute([TOOLS / "ranks_scale", count, "2"], limit=600)
     assert re.match(f"{count} ranks: heard {count} in .* ended in .*, 0 left$", ended.stdout), ended.stdout

@@ -7,11 +7,10 @@ object defines.
 
 import functools
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
-from trainer_runs import ROOT, TOOLS
+from trainer_runs import ROOT, TOOLS, execute
 
 SOURCE = ROOT / "src"
 OBJECTS = TOOLS.parent
@@ -59,8 +58,7 @@ def test_no_folder_includes_one_that_comes_after_it():
 
 def symbols(paths, option):
     """Returns (object, symbol) for all symbols that these objects define, or need, as `option` of nm selects."""
-    listed = subprocess.run(["nm", "-A", "-P", "--extern-only", option, *paths], capture_output=True, text=True,
-                            check=True)
+    listed = execute(["nm", "-A", "-P", "--extern-only", option, *paths])
     return [tuple(line.split(": ", 1)) for line in listed.stdout.splitlines()]
 
 

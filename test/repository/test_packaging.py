@@ -9,20 +9,20 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from trainer_runs import BUILD, FAMILIES, ROOT, command, environment
+from trainer_runs import BUILD, FAMILIES, ROOT, command, environment, execute
 
 VERSION = re.search(r'#define VERSION +"(\d+\.\d+\.\d+)"', (ROOT / "src/base/version.h").read_text())[1]
 NAME = "bpipe-trainer"
 
 
-def make(*arguments, cwd=ROOT, **changes):
+def make(*arguments, cwd=ROOT, code=0, **changes):
     """Runs make as from a shell, without variables of the make that started these tests."""
     inherited = {name: value for name, value in environment().items() if not name.startswith(("MAKE", "MFLAGS"))}
-    return subprocess.run(["make", *arguments], cwd=cwd, env={**inherited, **changes}, capture_output=True, text=True)
+    return execute(["make", *arguments], cwd=cwd, env={**inherited, **changes}, code=code)
 
 
 def in_a_checkout():
-    return subprocess.run(["git", "rev-parse"], cwd=ROOT, capture_output=True).returncode == 0
+    return execute(["git", "rev-parse"], code=None).code == 0
 
 
 needs_git = pytest.mark.skipif(not in_a_checkout(), reason="no git checkout: make dist packs what git knows")
@@ -33,8 +33,8 @@ built_here = pytest.mark.skipif(BUILD not in (ROOT, ROOT / "build/release"), rea
 def test_the_version_is_one_everywhere(family):
     assert command(family, "--version").stdout.splitlines()[0] == f"train_{family} {VERSION}"
     assert f'"version":"{VERSION}"' in command(family, "--help-config", "--json").stdout.splitlines()[0]
-    others = subprocess.run(["grep", "-rlF", f'"{VERSION}"', "Makefile", "make", "src", "scripts", "train_gpt.cu",
-                             "train_llama.cu"], cwd=ROOT, capture_output=True, text=True)
+    others = execute(["grep", "-rlF", f'"{VERSION}"', "Makefile", "make", "src", "scripts", "train_gpt.cu",
+                             "train_llama.cu"])
     assert others.stdout.split() == ["src/base/version.h"]
 
 
@@ -58,7 +58,6 @@ def test_what_is_installed_trains_from_an_empty_folder_and_uninstall_leaves_noth
     work.mkdir()
     where = [f"DESTDIR={stage}", "PREFIX=/opt/bpipe"]
     installed = make("install", *where)
-    assert installed.returncode == 0, installed.stdout + installed.stderr
     place = stage / "opt/bpipe"
     found = files_in(place)
     for family in FAMILIES:
@@ -73,16 +72,14 @@ def test_what_is_installed_trains_from_an_empty_folder_and_uninstall_leaves_noth
     assert files_in(stage) == [f"opt/bpipe/{name}" for name in found]
 
     (work / "text.txt").write_text("in the beginning was the word\n" * 3000)
-    prepared = subprocess.run([sys.executable, place / f"share/{NAME}/scripts/prepare_data.py", "text.txt", "-o",
-                               "data", "--name", "bible"], cwd=work, capture_output=True, text=True)
-    assert prepared.returncode == 0, prepared.stderr
-    trained = subprocess.run([place / "bin/train_llama", "-c", place / f"share/{NAME}/configs/llama_tiny.yaml"]
+    prepared = execute([sys.executable, place / f"share/{NAME}/scripts/prepare_data.py", "text.txt", "-o",
+                               "data", "--name", "bible"], cwd=work)
+    trained = execute([place / "bin/train_llama", "-c", place / f"share/{NAME}/configs/llama_tiny.yaml"]
                              + ["-o", "parallel.pipeline=1", "-o", "schedule.bpipe=off", "-o", "train.steps=1", "-o",
-                                "data.val_every=0"] + ["-o", "checkpoint.every=0"], cwd=work, env=environment(),
-                             capture_output=True, text=True)
-    assert trained.returncode == 0 and re.search(r"^step +1/1 \| loss", trained.stdout, re.M), trained.stderr
+                                "data.val_every=0"] + ["-o", "checkpoint.every=0"], cwd=work)
+    assert re.search(r"^step +1/1 \| loss", trained.stdout, re.M), trained.stderr
 
-    assert make("uninstall", *where).returncode == 0
+    make("uninstall", *where)
     assert files_in(stage) == []
 
 
@@ -96,12 +93,12 @@ def test_the_tarball_builds_without_git_and_is_the_same_bytes_each_time(tmp_path
     for _ in range(2):
         before = tarball.read_bytes() if tarball.exists() else None
         packed = make("-s", "dist", f"BUILD={tmp_path}")
-        assert packed.returncode == 0 and packed.stdout == f"{tarball}\n", packed.stderr
+        assert packed.stdout == f"{tarball}\n", packed.stderr
     assert tarball.read_bytes() == before
     with tarfile.open(tarball) as archive:
         archive.extractall(tmp_path)
     source = tmp_path / f"{NAME}-{VERSION}"
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    tracked = execute(["git", "ls-files"]).stdout.split()
     assert files_in(source) == sorted(tracked)
 
     # A fake git that fails and records its calls: building a tarball must not call git.
@@ -111,13 +108,12 @@ def test_the_tarball_builds_without_git_and_is_the_same_bytes_each_time(tmp_path
     (tools / "git").chmod(0o755)
     without = {"PATH": f"{tools}:{os.environ['PATH']}", "GIT_DIR": "/nowhere"}
     built = make("-j2", "OPT=-O0", "programs", cwd=source, **without)
-    assert built.returncode == 0, built.stderr
     assert not called.exists()
     for family in FAMILIES:
-        said = subprocess.run([source / f"train_{family}", "--version"], capture_output=True, text=True)
+        said = execute([source / f"train_{family}", "--version"])
         assert said.stdout.splitlines()[0] == f"train_{family} {VERSION}"
-    refused = make("dist", cwd=source, **without)
-    assert refused.returncode != 0 and "this is not a git checkout" in refused.stderr
+    refused = make("dist", cwd=source, code=2, **without)
+    assert "this is not a git checkout" in refused.stderr
 
 
 # ---- an image, and the CI of a forge ---------------------------------------------------------------------------------
@@ -131,10 +127,10 @@ def test_the_image_copies_what_is_there_and_runs_what_shells_and_make_understand
         if kind == "COPY":
             assert all((ROOT / name).exists() for name in text.split()[:-1]), text
         if kind == "RUN":
-            assert subprocess.run(["bash", "-n", "-c", text]).returncode == 0, text
+            subprocess.run(["bash", "-n", "-c", text])
             assert all(os.access(ROOT / word, os.X_OK) for word in re.findall(r"scripts/\S+", text)), text
             for goals in re.findall(r"\bmake ([^&;]+)", text):
-                assert make("-n", *goals.split(), "CUDA=0").returncode == 0, goals
+                make("-n", *goals.split(), "CUDA=0")
     ignored = (ROOT / ".dockerignore").read_text().split()
     assert not any(Path(name).parts[0] in ("src", "scripts", "configs", "Makefile", "make") for name in ignored)
 

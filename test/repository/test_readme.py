@@ -3,10 +3,9 @@ compares the output that it shows."""
 
 import json
 import re
-import subprocess
 
 import pytest
-from trainer_runs import BUILD, ROOT, environment
+from trainer_runs import BUILD, ROOT, environment, execute
 
 README = (ROOT / "README.md").read_text().replace(" \\\n        ", " ")  # continued lines are one command
 FENCED = re.findall(r"^    (?:\$ )?((?:\./train_|scripts/|make |docker ).*?)(?:  +#.*)?$", README, re.M)
@@ -62,9 +61,7 @@ def test_the_commands_run_one_after_the_other(checkout, tmp_path):
     for command in FENCED:
         if command in ELSEWHERE:
             continue
-        ended = subprocess.run(["bash", "-ec", short(command)], cwd=checkout, env=env, capture_output=True, text=True,
-                               timeout=300)
-        assert ended.returncode == 0, f"{command}\n{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}"
+        ended = execute(["bash", "-ec", short(command)], cwd=checkout, env=env)
     assert not list(tmp_path.glob(".local/bin/*"))  # uninstalled by a later command
 
 

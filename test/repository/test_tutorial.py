@@ -8,7 +8,7 @@ import shutil
 import subprocess
 
 import pytest
-from trainer_runs import ROOT, environment, patience
+from trainer_runs import ROOT, environment, execute
 
 pytestmark = pytest.mark.thorough
 
@@ -22,8 +22,8 @@ def steps_of(page):
 
 
 def tracked_files():
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
-    return [name for name in listed.stdout.split("\0") if name] if listed.returncode == 0 else None
+    listed = execute(["git", "ls-files", "-z"])
+    return [name for name in listed.stdout.split("\0") if name] if listed.code == 0 else None
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +52,7 @@ def test_the_commands_of_the_tutorial_do_what_the_page_says(checkout):
            if not name.startswith(("MAKE", "MFLAGS", "TEST_PROGRAMS"))}
     said = {}
     for number, title, command in steps:
-        ended = subprocess.run(["bash", "-e"], input=command, cwd=checkout, env=env, capture_output=True, text=True,
-                               timeout=patience(300))
-        assert ended.returncode == 0, f"{number}. {title}\n{ended.stdout}\n{ended.stderr}"
+        ended = execute(["bash", "-e"], input=command, cwd=checkout, env=env)
         said[number] = ended
     assert "mine_train: " in said[2].stdout
     assert "BPipe?    No" in said[4].stdout

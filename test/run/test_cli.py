@@ -5,13 +5,12 @@ import os
 import re
 import resource
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from trainer_runs import (FAMILIES, ROOT, Job, command, environment, made_tokens, mpirun, nothing_left, patience, run,
-                          started, trained, trainer, write_tokens)
+from trainer_runs import (FAMILIES, ROOT, command, environment, launch, made_tokens, mpirun, nothing_left, patience,
+                          run, started, write_tokens)
 
 OFF = "schedule.bpipe=off"
 WITHOUT_GPU = not Path("/dev/nvidia0").exists()
@@ -32,7 +31,7 @@ FAMILY_OF_GPT_TINY = f"configs/gpt_tiny.yaml:{GPT_TINY.index('  family: gpt') + 
 ])
 def test_questions_are_answered_on_stdout(family, option, holds):
     answer = command(family, *option.split())
-    assert answer.returncode == 0 and answer.stderr == ""
+    assert answer.stderr == ""
     assert re.search(holds.format(family=family), answer.stdout)
 
 
@@ -45,9 +44,8 @@ def test_questions_are_answered_on_stdout(family, option, holds):
 def test_an_answer_that_cannot_be_written_is_an_error(asked, why):
     small = ["-q", "-c", "configs/llama_tiny.yaml", "-o", "model.seq_len=16"]
     with open("/dev/full", "w") as full:
-        ended = subprocess.run([trainer("llama"), *small, *asked.split()], cwd=ROOT, stdout=full,
-                               stderr=subprocess.PIPE, text=True)
-    assert (ended.returncode, ended.stderr) == (1, f"train_llama: cannot write {why}\n")
+        ended = command("llama", *small, *asked.split(), stdout=full, code=1)
+    assert ended.stderr == f"train_llama: cannot write {why}\n"
 
 
 def test_the_example_of_help_names_a_configuration_that_is_there():
@@ -64,8 +62,8 @@ def test_the_example_of_help_names_a_configuration_that_is_there():
      f"{FAMILY_OF_GPT_TINY}: model.family: train_llama trains llama; use train_gpt for gpt"),
 ])
 def test_bad_usage_is_code_2_and_one_sentence(arguments, says):
-    ended = command("llama", *arguments)
-    assert ended.returncode == 2 and ended.stdout == ""
+    ended = command("llama", *arguments, code=2)
+    assert ended.stdout == ""
     assert re.fullmatch(r"train_llama: [^\n]+\n", ended.stderr)
     assert says in ended.stderr
 
@@ -76,25 +74,24 @@ def test_a_run_too_large_for_this_machine_says_in_two_lines_what_it_needs_what_i
     def little_memory():  # more than the libraries map, and less than a stage needs
         resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 
-    ended = subprocess.run([trainer(family), "-c", f"configs/{name}.yaml"], cwd=ROOT, env=environment(),
-                           capture_output=True, text=True, timeout=patience(20), preexec_fn=little_memory)
-    assert ended.returncode == 1 and ended.stdout == ""
-    needs, instead = ended.stderr.splitlines()
+    ended = command(family, "-c", f"configs/{name}.yaml", limit=20, preexec_fn=little_memory, code=1)
+    assert ended.stdout == ""
+    needs, instead = ended.said
     largest = r"needs 32 GPUs with \d+\.\d GiB each \(stage 0 is the fullest\)"
     assert re.search(largest + r"; here: no CUDA device, \d+ cores? and", needs)
     assert f"run instead: ./train_{family} -c configs/{family}_tiny.yaml" in instead
 
 
 def test_a_run_larger_than_the_memory_of_a_cpu_is_refused_before_it_starts(config):
-    ended = run(config, "model.hidden=65536", "model.ffn=262144", "model.heads=64", "model.kv_heads=64")
-    assert ended.code == 1 and ended.stdout == ""
+    ended = run(config, "model.hidden=65536", "model.ffn=262144", "model.heads=64", "model.kv_heads=64", code=1)
+    assert ended.stdout == ""
     assert len(ended.said) == 2 and "GiB of host memory for 4 ranks" in ended.said[0]
 
 
 @pytest.mark.skipif(not WITHOUT_GPU, reason="this machine has a GPU")
 def test_cuda_where_there_is_none_is_refused_in_two_lines(config):
-    ended = run(config, "hardware.device=cuda")
-    assert ended.code == 1 and ended.stdout == "" and len(ended.said) == 2
+    ended = run(config, "hardware.device=cuda", code=1)
+    assert ended.stdout == "" and len(ended.said) == 2
     assert "no CUDA device" in ended.said[0] and "run instead: " in ended.said[1]
 
 
@@ -104,7 +101,7 @@ def test_cuda_where_there_is_none_is_refused_in_two_lines(config):
 @pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
 def test_the_start_is_said_in_one_line_and_the_rest_is_on_the_right_stream(config):
-    ended = trained(config, "parallel.pipeline=8")
+    ended = run(config, "parallel.pipeline=8")
     cores = len(os.sched_getaffinity(0))
     first = rf"train_llama: starting 8 ranks on this machine through mpirun \({cores} cores?: \d+ threads? each\)"
     assert re.fullmatch(first, ended.said[0])
@@ -120,7 +117,7 @@ def test_the_start_is_said_in_one_line_and_the_rest_is_on_the_right_stream(confi
 @pytest.mark.parametrize("ranks_started", [1, 3, 5])
 def test_another_number_of_ranks_than_configured_is_one_sentence_and_no_hang(config, ranks_started):
     began = time.monotonic()
-    ended = run(config, prefix=mpirun(ranks_started))
+    ended = run(config, prefix=mpirun(ranks_started), code=None)
     said = "1 rank" if ranks_started == 1 else f"{ranks_started} ranks"
     ours = [line for line in ended.said if line.startswith("train_llama")]
     assert ended.code != 0 and len(ours) == 1
@@ -132,14 +129,14 @@ def test_another_number_of_ranks_than_configured_is_one_sentence_and_no_hang(con
 @pytest.mark.usefixtures("ranks")
 def test_what_all_ranks_of_a_bare_mpirun_find_is_reported_once(config):
     for override in ("data.train=nowhere.bin", "hardware.memory_gib=0.0001"):
-        ended = run(config, override, prefix=mpirun(4))
+        ended = run(config, override, prefix=mpirun(4), code=None)
         ours = [line for line in ended.said if line.startswith("train_llama")]
         assert ended.code != 0 and len(ours) == 1, ended.stderr
         assert ended.stdout == ""
 
 
 def test_one_rank_needs_no_mpirun(config):
-    ended = trained(config, "parallel.pipeline=1", OFF, env=environment(PATH="/nowhere"))
+    ended = run(config, "parallel.pipeline=1", OFF, env=environment(PATH="/nowhere"))
     assert "starting" not in ended.stderr and len(ended.steps) == 3
 
 
@@ -155,19 +152,18 @@ def test_data_that_cannot_be_used_is_one_sentence_before_any_rank_starts(config,
     tokens[1234] = 100
     if there:
         write_tokens(tmp_path / "spoilt.bin", tokens)
-    ended = run(config, f"data.train={tmp_path}/spoilt.bin")
-    assert ended.code == 2 and ended.stdout == "" and len(ended.said) == 1
+    ended = run(config, f"data.train={tmp_path}/spoilt.bin", code=2)
+    assert ended.stdout == "" and len(ended.said) == 1
     assert re.match(f"train_llama: data.train: .*{says}", ended.said[0]), ended.said[0]
     assert nothing_left(config)
 
 
 def test_a_validation_shard_too_small_for_the_batches_says_how_many_tokens_are_needed(config, tmp_path):
     path = write_tokens(tmp_path / "few.bin", made_tokens(1000))
-    ended = run(config, f"data.val={path}")
-    assert ended.code == 2 and len(ended.said) == 1
+    ended = run(config, f"data.val={path}", code=2)
+    assert len(ended.said) == 1
     assert re.search(r"data\.val: .* has 1000 tokens .*; 32 sequences are needed, at least 1025 tokens", ended.said[0])
-    assert trained(config, f"data.val={path}", "data.val_batches=1", "train.steps=1", "parallel.pipeline=1",
-                   OFF).of_type("val")
+    assert run(config, f"data.val={path}", "data.val_batches=1", "train.steps=1", "parallel.pipeline=1", OFF).vals
 
 
 @pytest.mark.usefixtures("ranks")
@@ -179,8 +175,8 @@ def test_metrics_that_cannot_be_written_end_the_run_with_the_reason_last(config,
         ("/proc/no/metrics", "cannot make the folder of /proc/no/metrics: No such file or directory; name a file that"
                              ' can be written, or "" for none'),
     ):
-        ended = Job(config, f"log.metrics={path}", *overrides).end()
-        assert ended.code == 1 and ended.said[-1].endswith(f"log.metrics: {reason}"), ended.stderr
+        ended = run(config, f"log.metrics={path}", *overrides, code=1)
+        assert ended.said[-1].endswith(f"log.metrics: {reason}"), ended.stderr
         assert nothing_left(config)
 
 
@@ -193,11 +189,11 @@ def test_metrics_that_cannot_be_written_end_the_run_with_the_reason_last(config,
 def test_a_request_to_stop_ends_the_run_within_seconds_after_a_whole_step(config, tmp_path, number, overrides):
     job = started(config, tmp_path, f"checkpoint.dir={tmp_path}/saved", *overrides)
     told = time.monotonic()
-    ended = job.stop(number).read_metrics(tmp_path / "metrics.jsonl")
+    ended = job.stop(number, code=3)
     assert time.monotonic() - told < patience(10)
     last = re.search(r"stopped on request after step (\d+); continue with --resume", ended.said[-1])
-    assert ended.code == 3 and last, ended.stderr
-    assert ended.steps[-1]["step"] == int(last[1]) and (tmp_path / "saved" / f"step_{int(last[1]):08}").is_dir()
+    assert last, ended.stderr
+    assert ended.numbers[-1] == int(last[1]) and (tmp_path / "saved" / f"step_{int(last[1]):08}").is_dir()
     assert nothing_left(config)
 
 
@@ -205,17 +201,15 @@ def test_a_request_to_stop_ends_the_run_within_seconds_after_a_whole_step(config
 def test_idle_threads_spin_briefly_unless_the_environment_says_otherwise(config, tmp_path, chosen):
     silent = {name: value for name, value in environment().items() if name != "OMP_WAIT_POLICY"}
     job = started(config, tmp_path, "parallel.pipeline=1", OFF, env={**silent, **chosen})
-    variables = Path(f"/proc/{job.parent.pid}/environ").read_text().split("\0")
-    job.parent.kill()
-    job.end()
+    variables = Path(f"/proc/{job.pid}/environ").read_text().split("\0")
+    job.stop()
     assert ("GOMP_SPINCOUNT=2000" in variables) == (chosen == {})
 
 
 @pytest.mark.usefixtures("ranks")
 def test_a_request_during_the_start_is_kept_and_obeyed(config, tmp_path):
-    job = Job(config, "train.steps=1000000", "data.val_every=0")
-    line = job.parent.stderr.readline()
-    assert "starting 4 ranks" in line
+    job = launch(config, "train.steps=1000000", "data.val_every=0")
+    assert "starting 4 ranks" in job.stderr.readline()
     ended = job.stop()
-    assert ended.code == 1 and re.search(r"stopped on request after step \d+; nothing was saved", ended.said[-1])
+    assert re.search(r"stopped on request after step \d+; nothing was saved", ended.said[-1])
     assert nothing_left(config)

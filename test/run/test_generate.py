@@ -10,15 +10,13 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import time
 
 import numpy
 import pytest
 
-from trainer_runs import (ROOT, TOOLS, Trainer, checkpoint_names, layout, made_text, rank_processes, saving,
-                          script, without_mpi)
+from trainer_runs import ROOT, TOOLS, Trainer, checkpoint_names, execute, layout, made_text, saving, script, without_mpi
 
 MODELS = {
     "llama": {"family": "llama", "hidden": 48, "layers": 4, "heads": 6, "kv_heads": 2, "ffn": 80, "vocab": 257,
@@ -31,7 +29,7 @@ needs_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 @pytest.fixture(scope="module", params=MODELS)
 def trained(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
-    trainer = Trainer(folder, MODELS[request.param], train=numpy.frombuffer(made_text(), "u1").astype(int))
+    trainer = Trainer(folder, MODELS[request.param], numpy.frombuffer(made_text(), "u1").astype(int))
     steps = {"train.steps": 120, "train.global_batch": 16, "train.lr": 1.0e-2, "train.warmup_steps": 10}
     trainer.run(steps, saving(folder / "saved", 120), layout(b=8))
     trainer.saved = folder / "saved"
@@ -40,7 +38,7 @@ def trained(request, tmp_path_factory):
 
 def generate(trainer, prompt, *changes, code=0, **more):
     result = trainer.run({"train.global_batch": 8}, *changes, code=code, arguments=["--generate", prompt], **more)
-    assert not result.wrote_metrics, "without training there are no metrics"
+    assert not result.metrics.exists(), "without training there are no metrics"
     return result.stdout if code == 0 else result.stderr
 
 
@@ -139,7 +137,7 @@ def test_a_prompt_follows_the_token_that_begins_every_document(trained):
 @pytest.mark.thorough
 def test_a_text_ends_where_the_model_ends_it(trained, tmp_path):
     """The model learns one repeated document; its length puts its letters at every position."""
-    trainer = Trainer(tmp_path, trained.config["model"], train=[256, *b"abcdefgh"] * 200)
+    trainer = Trainer(tmp_path, trained.model, [256, *b"abcdefgh"] * 200)
     trainer.run({"train.steps": 150, "train.lr": 1.0e-2}, saving(tmp_path / "saved", 150))
     saved = tmp_path / "saved"
     assert generate(trainer, "abc", GREEDY, resume=saved) == "abcdefgh\n"
@@ -148,11 +146,6 @@ def test_a_text_ends_where_the_model_ends_it(trained, tmp_path):
 
 
 # --- while training
-
-
-def lines_of(trainer, kind):
-    path = trainer.folder / f"metrics_{trainer.runs}.jsonl"
-    return [line for line in map(json.loads, path.read_text().splitlines()) if line["type"] == kind]
 
 
 QUESTIONS = [
@@ -164,28 +157,27 @@ QUESTIONS = [
 def write_questions(folder, questions, *options, code=0):
     source, out = folder / "questions.jsonl", folder / "questions.bin"
     source.write_text("".join(json.dumps(question) + "\n" for question in questions))
-    result = script("prepare_eval.py", source, "-o", out, *options)
-    assert result.returncode == code, result.stderr
+    result = script("prepare_eval.py", source, "-o", out, *options, code=code)
     return out if code == 0 else result.stderr
 
 
 @pytest.mark.parametrize("ranks", [layout(b=2), pytest.param(layout(p=4, b=2, bpipe=True), marks=needs_ranks)],
                          ids=["p1", "bpipe"])
 def test_sampling_and_evaluation_change_no_bit_of_training(trained, tmp_path, ranks):
-    val = {"data.val": trained.config["data"]["train"], "data.val_every": 3, "data.val_batches": 1}
+    val = {"data.val": trained.data, "data.val_every": 3, "data.val_batches": 1}
     batch = {"train.global_batch": 16}
     plain = trained.run(ranks, val, batch)
     sample = {"sample.every": 2, "sample.prompt": "int ", "sample.tokens": 40, "sample.count": 3}
     choice = {"data.hellaswag": str(write_questions(tmp_path, QUESTIONS)), "data.hellaswag_every": 4}
     both = trained.run(ranks, val, batch, sample, choice)
     assert both.curve() == plain.curve() and both.vals == plain.vals
-    samples = lines_of(trained, "sample")
+    samples = both.of_type("sample")
     assert [(line["step"], line["index"]) for line in samples] == list(itertools.product((2, 4, 6, 8), (0, 1, 2)))
     assert all(line["text"].startswith("int ") for line in samples)
     shown = [line for line in both.stdout.splitlines() if line.startswith("sample ")]
     first_lines = [f"sample {line['step']}/8 | " + line["text"].split("\n")[0] for line in samples]
     assert [line.rstrip() for line in shown] == [line.rstrip() for line in first_lines]
-    assert [line["step"] for line in lines_of(trained, "eval")] == [4, 8]
+    assert [line["step"] for line in both.of_type("eval")] == [4, 8]
     assert "as planned, to the byte" in both.stderr
 
 
@@ -201,8 +193,8 @@ def test_tokens_of_32_bits_choose_alike(trained, tmp_path, monkeypatch):
     assert wide.stat().st_size - 1024 == 2 * (narrow.stat().st_size - 1024)
     said = []
     for path in (narrow, wide):
-        trained.run({"data.hellaswag": str(path), "data.hellaswag_every": 4})
-        said.append([(line["step"], line["correct"], line["examples"]) for line in lines_of(trained, "eval")])
+        evaluated = trained.run({"data.hellaswag": path, "data.hellaswag_every": 4}).of_type("eval")
+        said.append([(line["step"], line["correct"], line["examples"]) for line in evaluated])
     assert said[0] == said[1] and said[0][0][2] == len(QUESTIONS)
 
 
@@ -211,10 +203,9 @@ def test_a_resumed_run_says_each_sample_once(trained, tmp_path):
     choice = {"data.hellaswag": str(write_questions(tmp_path, QUESTIONS)), "data.hellaswag_every": 2}
     trained.run(sample, choice, saving(tmp_path / "saved", 4), {"train.steps": 6})
     (tmp_path / "saved" / "step_00000006").rename(tmp_path / "later")
-    trained.run(sample, choice, {"train.steps": 6}, resume=tmp_path / "saved")
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    resumed = trained.run(sample, choice, {"train.steps": 6}, resume=tmp_path / "saved")
     for kind, steps in {"sample": [2, 4, 6], "eval": [2, 4, 6], "step": [1, 2, 3, 4, 5, 6]}.items():
-        assert [line["step"] for line in lines if line["type"] == kind] == steps
+        assert [line["step"] for line in resumed.of_type(kind)] == steps
 
 
 def test_training_goes_on_where_samples_cannot_be_written(trained, tmp_path):
@@ -225,7 +216,7 @@ def test_training_goes_on_where_samples_cannot_be_written(trained, tmp_path):
     result = trained.run(sample, choice, {"train.steps": 30}, preexec_fn=limit)
     assert "training continues" in result.stderr
     assert result.stdout.count("sample ") == 15 == result.stdout.count("hellaswag")
-    assert len(lines_of(trained, "sample")) < 15
+    assert len(result.of_type("sample")) < 15
 
 
 # --- multiple choice
@@ -256,7 +247,7 @@ def answers(model, questions):
 def evaluate(trained, file, *changes):
     start = {"checkpoint.init_from": str(trained.saved / "step_00000120"), "train.lr": 0, "train.steps": 1}
     result = trained.run(start, {"data.hellaswag": str(file), "data.hellaswag_every": 1}, *changes)
-    (line,) = lines_of(trained, "eval")
+    (line,) = result.of_type("eval")
     assert f"hellaswag {100 * line['accuracy']:.2f}% ({line['correct']} of {line['examples']})" in result.stdout
     return line, result
 
@@ -268,7 +259,7 @@ def test_accuracy_is_what_transformers_finds(trained, exported, tmp_path):
     line, _ = evaluate(trained, write_questions(tmp_path, questions))
     assert (line["correct"], line["examples"], line["left_out"]) == (right, len(questions), 0)
     assert line["accuracy"] == right / len(questions)
-    val = {"data.val": trained.config["data"]["train"], "data.val_batches": 1}
+    val = {"data.val": trained.data, "data.val_batches": 1}
     said = trained.run(val, {"data.hellaswag": str(tmp_path / "questions.bin")}, resume=trained.saved,
                        arguments=["--validate", "--json"]).stdout
     assert json.loads(said)["hellaswag"] == {"accuracy": line["accuracy"], "correct": right, "examples": len(questions)}
@@ -313,39 +304,37 @@ def test_a_request_to_stop_ends_a_long_evaluation(trained, tmp_path, ranks):
     """The evaluation after the first step would take minutes. The run ends after the second step, and has reported no
     evaluation."""
     choice = {"data.hellaswag": str(write_questions(tmp_path, QUESTIONS * 1000)), "data.hellaswag_every": 1}
-    process = trained.start(ranks, choice, saving(tmp_path / "saved", 100))
-    assert process.stdout.readline().startswith("step ")
-    process.send_signal(signal.SIGTERM)
-    result = trained.end(process, timeout=30)
-    assert result.code == 3 and "hellaswag" not in result.stdout, result.stderr
+    job = trained.launch(ranks, choice, saving(tmp_path / "saved", 100))
+    assert job.stdout.readline().startswith("step ")
+    result = job.stop(code=3, limit=30)
+    assert "hellaswag" not in result.stdout, result.stderr
     assert checkpoint_names(tmp_path / "saved") == ["step_00000002"]
 
 
 def long_text(trained, ranks):
-    """Starts to generate a text that takes minutes; returns the process once it has loaded the weights."""
-    process = trained.start({"train.global_batch": 8, "sample.tokens": 1000000}, ranks, resume=trained.saved,
-                            arguments=["--generate", "int "])
-    assert any("weights of step" in line for line in process.stderr)
-    return process
+    """Starts to generate a text that takes minutes; returns the job once it has loaded the weights."""
+    job = trained.launch({"train.global_batch": 8, "sample.tokens": 1000000}, ranks, resume=trained.saved,
+                         arguments=["--generate", "int "])
+    job.wait_for("weights of step")
+    return job
 
 
 def test_a_request_to_stop_ends_a_long_text(trained):
-    process = long_text(trained, layout() if without_mpi() else layout(p=2))
+    job = long_text(trained, layout() if without_mpi() else layout(p=2))
     time.sleep(1)
-    assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
-    ended = trained.end(process, timeout=30)
-    assert ended.code == 1 and ended.stdout == "", ended.stderr
+    assert job.poll() is None
+    ended = job.stop(code=1, limit=30)
+    assert ended.stdout == "", ended.stderr
     assert "stopped on request before the text was complete" in ended.stderr
 
 
 @needs_ranks
 def test_a_killed_rank_of_a_long_text_leaves_nothing_to_continue(trained):
-    process = long_text(trained, layout(p=2))
-    os.kill(rank_processes(process.args[2])[1], signal.SIGKILL)
-    ended = trained.end(process, timeout=30)
+    job = long_text(trained, layout(p=2))
+    os.kill(job.ranks()[1], signal.SIGKILL)
+    ended = job.end(code=1, limit=30)
     said = ended.stderr.splitlines()[-1]
-    assert ended.code == 1 and "was killed by signal 9" in said and said.endswith("; the job ends"), said
+    assert "was killed by signal 9" in said and said.endswith("; the job ends"), said
 
 
 # --- other tokenizers
@@ -389,8 +378,7 @@ def make_tokenizer(kind, folder):
 @pytest.mark.parametrize("kind", ["model", "json"])
 def test_tokens_are_those_of_the_tokenizers_library(tmp_path, kind):
     path, encode, decode = make_tokenizer(kind, tmp_path)
-    result = subprocess.run([TOOLS / "tool_tokenizer", path], input="\n".join(LINES) + "\n", capture_output=True,
-                            text=True, check=True)
+    result = execute([TOOLS / "tool_tokenizer", path], input="\n".join(LINES) + "\n")
     said = result.stdout.split("\n")
     for line, ids, decoded in zip(LINES, said[::2], said[1::2]):
         assert ids_of(ids) == encode(line), line
@@ -402,14 +390,14 @@ def test_a_text_does_not_end_at_a_token_that_is_a_nul(tmp_path):
     (tmp_path / "scripts" / "tokens.py").write_text(
         r"import sys; print({'describe': '300 -1', 'encode': '7'}.get(sys.argv[1], 'a\0b'), end='')")
     shutil.copy(TOOLS / "tool_tokenizer", tmp_path)
-    said = subprocess.run([tmp_path / "tool_tokenizer", "x.json"], input="a", capture_output=True, text=True).stdout
+    said = execute([tmp_path / "tool_tokenizer", "x.json"], input="a").stdout
     assert said == "7\na\\x00b\n"
 
 
 def prepare_mine(folder, tokenizer):
     """Tokenizes folder/text.txt into the data set "mine" in that folder."""
     text = folder / "text.txt"
-    script("prepare_data.py", text, "-o", folder, "--name", "mine", "--tokenizer", tokenizer, check=True)
+    script("prepare_data.py", text, "-o", folder, "--name", "mine", "--tokenizer", tokenizer)
 
 
 @pytest.mark.thorough
@@ -417,8 +405,8 @@ def test_a_model_of_pieces_writes_text(tmp_path):
     """The side file of the data set names the tokenizer, so no option is needed."""
     path, _, _ = make_tokenizer("model", tmp_path)
     prepare_mine(tmp_path, path)
-    trainer = Trainer(tmp_path, {**MODELS["llama"], "vocab": 700})
-    trainer.config["data"]["train"] = str(tmp_path / "mine_train_*.bin")
+    mine = {"data.train": tmp_path / "mine_train_*.bin"}
+    trainer = Trainer(tmp_path, {**MODELS["llama"], "vocab": 700}, None, mine)
     trainer.run({"train.steps": 30, "train.lr": 1.0e-2}, saving(tmp_path / "saved", 30))
     text = generate(trainer, "static int", GREEDY, resume=tmp_path / "saved")
     assert text.startswith("static int") and len(text) > len("static int") + 24
@@ -433,8 +421,8 @@ def test_a_checkpoint_carries_the_tokenizer_of_its_data(tmp_path):
     path, encode, _ = make_tokenizer("json", tmp_path)
     path.write_bytes(path.read_bytes() + b" " * (17 << 20))  # as large as Llama 3.3's
     prepare_mine(tmp_path, path)
-    trainer = Trainer(tmp_path, {**MODELS["llama"], "vocab": 600})
-    trainer.config["data"]["train"] = str(tmp_path / "mine_train_*.bin")
+    mine = {"data.train": tmp_path / "mine_train_*.bin"}
+    trainer = Trainer(tmp_path, {**MODELS["llama"], "vocab": 600}, None, mine)
     trainer.run({"train.steps": 2}, saving(tmp_path / "saved", 2))
     saved = tmp_path / "saved" / "step_00000002"
     assert (saved / "tokenizer.json").read_bytes() == path.read_bytes()
@@ -446,7 +434,7 @@ def test_a_checkpoint_carries_the_tokenizer_of_its_data(tmp_path):
 
 
 def tokens(action, text, tokenizer):
-    said = script("tokens.py", action, "--tokenizer", tokenizer, text, check=True).stdout
+    said = script("tokens.py", action, "--tokenizer", tokenizer, text).stdout
     return ids_of(said) if action == "encode" else said
 
 
@@ -454,5 +442,5 @@ def test_numbers_become_text_and_back():
     assert tokens("encode", "aé", "bytes") == [97, 195, 169]
     assert tokens("decode", "97 195 169 256", "bytes") == "aé\n"
     assert tokens("decode", "97\n---\n98 255\n", "bytes") == "a\n---\nb\\xff\n"
-    result = script("tokens.py", "decode", "--tokenizer", "bytes", "300")
-    assert result.returncode == 1 and "token 300 is outside the vocabulary of 257" in result.stderr
+    result = script("tokens.py", "decode", "--tokenizer", "bytes", "300", code=1)
+    assert "token 300 is outside the vocabulary of 257" in result.stderr

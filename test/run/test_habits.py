@@ -4,12 +4,11 @@ import os
 import pty
 import re
 import select
-import subprocess
 import time
 
 import pytest
-from trainer_runs import (FAMILIES, ROOT, as_options, built_with_mpi, command, environment, nothing_left, patience,
-                          processes_with, read_terminal, run, trained, trainer, wait_until, write_config)
+from trainer_runs import (FAMILIES, ROOT, as_options, built_with_mpi, command, environment, execute, nothing_left,
+                          patience, processes_with, read_terminal, run, trainer, wait_until, write_config)
 
 ONE_RANK = ("parallel.pipeline=1", "schedule.bpipe=off")
 LAYOUTS = pytest.mark.parametrize(
@@ -26,7 +25,7 @@ LAYOUTS = pytest.mark.parametrize(
 @pytest.mark.parametrize("family", FAMILIES)
 def test_quiet_leaves_results_and_nothing_else(tmp_path, family, layout):
     config = write_config(tmp_path, family)
-    ended = trained(config, *layout, family=family, arguments=["-q"])
+    ended = run(config, *layout, family=family, arguments=["-q"])
     assert ended.stderr == ""
     assert [line.split()[0] for line in ended.stdout.splitlines()] == ["step", "step", "val", "step", "val"]
 
@@ -34,7 +33,7 @@ def test_quiet_leaves_results_and_nothing_else(tmp_path, family, layout):
 @pytest.mark.thorough
 @LAYOUTS
 def test_quiet_and_verbose_change_what_is_printed_and_not_what_is_computed(config, layout):
-    plain, quiet, verbose = (trained(config, *layout, arguments=how) for how in ([], ["--quiet"], ["--verbose"]))
+    plain, quiet, verbose = (run(config, *layout, arguments=how) for how in ([], ["--quiet"], ["--verbose"]))
     assert plain.bits == quiet.bits == verbose.bits
     assert len(quiet.said) == 0 < len(plain.said) < len(verbose.said)
     assert not any("start-up:" in line or "chosen:" in line for line in plain.said)
@@ -42,7 +41,7 @@ def test_quiet_and_verbose_change_what_is_printed_and_not_what_is_computed(confi
 
 @LAYOUTS
 def test_verbose_says_what_was_found_and_chosen_and_how_long_the_start_takes(config, layout):
-    said = trained(config, *layout, arguments=["-v"]).stderr
+    said = run(config, *layout, arguments=["-v"]).stderr
     ranks = 1 if layout else 4
     assert re.search(rf"^train_llama: found: .*; rank 0 of {ranks} on ", said, re.M)
     assert re.search(r"^train_llama: chosen: device .+ threads?$", said, re.M)
@@ -60,10 +59,10 @@ def test_verbose_says_what_was_found_and_chosen_and_how_long_the_start_takes(con
 
 
 def test_quiet_keeps_errors(config):
-    ended = run(config, "train.steps=many", arguments=["-q"])
-    assert ended.code == 2 and "-o train.steps: " in ended.stderr
-    ended = run(config, "checkpoint.init_from=/nowhere", *ONE_RANK, arguments=["-q"])
-    assert ended.code != 0 and len(ended.said) == 1 and "/nowhere" in ended.said[0]
+    ended = run(config, "train.steps=many", arguments=["-q"], code=2)
+    assert "-o train.steps: " in ended.stderr
+    ended = run(config, "checkpoint.init_from=/nowhere", *ONE_RANK, arguments=["-q"], code=1)
+    assert len(ended.said) == 1 and "/nowhere" in ended.said[0]
 
 
 def test_quiet_reaches_plans(config):
@@ -89,11 +88,11 @@ def on_terminal(command, **changes):
 
 @pytest.mark.thorough
 def test_make_colours_its_marks_on_a_terminal_alone_and_never_with_no_color():
-    command = ["make", "-s", "found"]
-    assert "\x1b[32m✓\x1b[0m libyaml" in on_terminal(command, TERM="xterm")
-    without = on_terminal(command, TERM="xterm", NO_COLOR="1")
+    found = ["make", "-s", "found"]
+    assert "\x1b[32m✓\x1b[0m libyaml" in on_terminal(found, TERM="xterm")
+    without = on_terminal(found, TERM="xterm", NO_COLOR="1")
     assert "✓ libyaml" in without and "\x1b" not in without
-    piped = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    piped = execute(found).stdout
     assert "✓ libyaml" in piped and "\x1b" not in piped
 
 

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import struct
-import subprocess
 import termios
 import time
 from pathlib import Path
@@ -14,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from harm import launcher_process, small_config
-from trainer_runs import (ROOT, Job, as_options, environment, metrics_of, mpirun, nothing_left, patience,
-                          processes_with, socket_inodes, started, trainer, wait_until, without_mpi, write_config)
+from trainer_runs import (as_options, environment, execute, launch, metrics_of, mpirun, nothing_left, processes_with,
+                          run, socket_inodes, started, trainer, wait_until, without_mpi, write_config)
 
 SOON = 60
 ALONE = ("parallel.pipeline=1", "schedule.bpipe=off")
@@ -49,9 +48,9 @@ def through_bash(script):
 def test_output_that_cannot_be_written_costs_no_work_and_goes_into_no_other_file(
     small, tmp_path, overrides, output, why):
     saved, metrics = tmp_path / "saved", tmp_path / "metrics.jsonl"
-    ended = Job(small, *ENDLESS, f"log.metrics={metrics}", f"checkpoint.dir={saved}", "checkpoint.every=0", *overrides,
-                prefix=through_bash(f'exec "$@" {output}')).end()
-    assert ended.code == 1 and ended.said[-1].endswith(f"cannot write to standard output: {why}"), ended.stderr
+    ended = run(small, *ENDLESS, f"log.metrics={metrics}", f"checkpoint.dir={saved}", "checkpoint.every=0", *overrides,
+                prefix=through_bash(f'exec "$@" {output}'), code=1)
+    assert ended.said[-1].endswith(f"cannot write to standard output: {why}"), ended.stderr
     assert all(line.startswith("{") for line in metrics.read_text().splitlines())
     assert [path.name for path in saved.iterdir()] == [f"step_{len(metrics_of(metrics)):08}"] and nothing_left(small)
 
@@ -59,11 +58,10 @@ def test_output_that_cannot_be_written_costs_no_work_and_goes_into_no_other_file
 @each_size
 def test_a_closed_standard_error_changes_nothing_else(small, tmp_path, overrides):
     saved = f"checkpoint.dir={tmp_path}/saved"
-    job = Job(small, "train.steps=5", saved, "checkpoint.every=2", *overrides, prefix=through_bash('exec "$@" 2>&-'))
-    ended = job.end()
-    assert ended.code == 0 and ended.stderr == "" and ended.stdout.count("step ") == 5
-    again = Job(small, "train.steps=5", saved, *overrides, arguments=["--resume", tmp_path / "saved"]).end()
-    assert again.code == 0 and "step_00000005 after step 5" in again.stderr, again.stderr
+    ended = run(small, "train.steps=5", saved, "checkpoint.every=2", *overrides, prefix=through_bash('exec "$@" 2>&-'))
+    assert ended.stderr == "" and ended.stdout.count("step ") == 5
+    again = run(small, "train.steps=5", saved, *overrides, resume=tmp_path / "saved")
+    assert "step_00000005 after step 5" in again.stderr, again.stderr
 
 
 # --- signals
@@ -83,15 +81,12 @@ def test_a_reader_that_pauses_ends_no_run_and_holds_up_no_request_to_stop(small,
     job = started(small, tmp_path, "train.timeout_s=2", f"checkpoint.dir={saved}", *keys, *ALONE, stdout=theirs)
     os.close(theirs)
     waiting = lambda: struct.unpack("i", fcntl.ioctl(ours, termios.FIONREAD, b"    "))[0]
-    wait_until(lambda: job.parent.poll() is not None or waiting() > 4000, "the pipe does not fill", SOON)
+    wait_until(lambda: job.poll() is not None or waiting() > 4000, "the pipe does not fill", SOON)
     time.sleep(4)
-    assert job.parent.poll() is None, job.end().stderr
-    job.parent.send_signal(signal.SIGTERM)
-    try:
-        assert job.parent.wait(patience(SOON)) == 3 and [path.name[:5] for path in saved.iterdir()] == ["step_"]
-    finally:
-        job.parent.kill()
-        os.close(ours)
+    assert job.poll() is None, job.end(None).stderr
+    job.stop(code=3)
+    os.close(ours)
+    assert [path.name[:5] for path in saved.iterdir()] == ["step_"]
 
 
 @pytest.mark.thorough
@@ -102,19 +97,15 @@ def test_a_stop_in_the_middle_of_matrix_products_disturbs_nothing(tmp_path):
     for i in range(4):
         job = started(config, tmp_path, *ALONE, f"checkpoint.dir={tmp_path}/{i}")
         time.sleep(0.07 * i)
-        ended = job.stop()
-        assert ended.code == 3, (i, ended.code, ended.stderr)
+        job.stop(code=3)
 
 
 @each_size
 def test_a_run_under_nohup_ignores_hang_ups(small, tmp_path, overrides):
     job = started(small, tmp_path, *overrides, prefix=["nohup"])
-    job.parent.send_signal(signal.SIGHUP)
-    before = (tmp_path / "metrics.jsonl").read_text().count('"step"')
-    wait_until(lambda: job.parent.poll() is not None
-               or (tmp_path / "metrics.jsonl").read_text().count('"step"') > before + 20, "no steps")
-    assert job.parent.poll() is None
-    assert job.stop().code == 1  # asked to stop, without a folder to save to
+    job.send_signal(signal.SIGHUP)
+    job.trains(len(metrics_of(job.metrics)) + 20)
+    job.stop(code=1)  # asked to stop, without a folder to save to
 
 
 @each_size
@@ -122,9 +113,8 @@ def test_one_request_may_come_as_two_signals(small, tmp_path, overrides):
     """timeout(1) sends one to the process and one to its group."""
     for i in range(3):
         job = started(small, tmp_path, f"checkpoint.dir={tmp_path}/saved{i}", *overrides)
-        job.parent.send_signal(signal.SIGTERM)
-        ended = job.stop(signal.SIGINT)
-        assert ended.code == 3, ended.stderr
+        job.send_signal(signal.SIGTERM)
+        job.stop(signal.SIGINT, code=3)
 
 
 @pytest.mark.parametrize("ranks, overrides", [(0, RANKS["one_rank"]),
@@ -137,9 +127,9 @@ def test_signals_that_the_caller_blocks_or_ignores_are_heard(small, tmp_path, ra
                 "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); os.execv(sys.argv[1], sys.argv[1:])"]
     job = started(small, tmp_path, *overrides, f"checkpoint.dir={tmp_path}/saved",
                   prefix=[*(mpirun(ranks) if ranks else ()), *heedless])
-    ended = job.stop(signal.SIGUSR1)
+    ended = job.stop(signal.SIGUSR1, code=3)
     last = int(re.search(r"stopped on request after step (\d+); continue with --resume", ended.stderr)[1])
-    assert ended.code == 3 and nothing_left(small), ended.stderr
+    assert nothing_left(small), ended.stderr
     assert [path.name for path in (tmp_path / "saved").iterdir()] == [f"step_{last:08}"]
 
 
@@ -156,8 +146,8 @@ EXPERTS = ("model.experts=4", "model.experts_per_token=2")
     ("log.experts", "true", "false", "false, but rank 0 has log.experts true", EXPERTS)])
 def test_ranks_with_different_configurations_are_refused(small, key, first, other, said, more):
     each = ["sh", "-c", f'[ $OMPI_COMM_WORLD_RANK = 1 ] || exec "$@" -o {key}={first}; exec "$@" -o {key}={other}', "-"]
-    ended = Job(small, "parallel.pipeline=2", "train.steps=3", *more, prefix=[*mpirun(2), *each]).end()
-    assert ended.code == 2 and f"has {key} {said}; " in ended.stderr, ended.stderr
+    ended = run(small, "parallel.pipeline=2", "train.steps=3", *more, prefix=[*mpirun(2), *each], code=2)
+    assert f"has {key} {said}; " in ended.stderr, ended.stderr
 
 
 def apart(folder):
@@ -176,8 +166,8 @@ def test_ranks_that_see_different_files_are_refused(small, tmp_path):
             shutil.copy(file, tmp_path / rank)
     shutil.copy(next(tmp_path.glob("val_*.bin")), tmp_path / "0" / "train_9.bin")
     layout = ("parallel.pipeline=2", "schedule.bpipe=off", "data.train=train_*.bin")
-    ended = Job(small, *layout, "train.steps=3", prefix=prefix).end()
-    assert ended.code == 2 and "data.train: rank 1 sees other files than rank 0" in ended.stderr, ended.stderr
+    ended = run(small, *layout, "train.steps=3", prefix=prefix, code=2)
+    assert "data.train: rank 1 sees other files than rank 0" in ended.stderr, ended.stderr
 
 
 @several_ranks
@@ -185,9 +175,9 @@ def test_ranks_that_see_checkpoints_of_different_runs_are_refused(small, tmp_pat
     prefix = apart(tmp_path)
     for rank in ("0", "1"):
         saved = ("train.steps=2", "checkpoint.every=2", f"checkpoint.dir={tmp_path}/{rank}/saved")
-        assert Job(small, *ALONE, *saved).end().code == 0
-    ended = Job(small, "parallel.pipeline=2", "train.steps=3", prefix=prefix, arguments=("--resume", "saved")).end()
-    assert ended.code == 1 and "rank 1 reads another run's checkpoint there than rank 0; " in ended.stderr, ended.stderr
+        run(small, *ALONE, *saved)
+    ended = run(small, "parallel.pipeline=2", "train.steps=3", prefix=prefix, resume="saved", code=1)
+    assert "rank 1 reads another run's checkpoint there than rank 0; " in ended.stderr, ended.stderr
 
 
 @several_ranks
@@ -196,13 +186,13 @@ def test_ranks_that_start_from_different_weights_are_refused(small, tmp_path):
     prefix = apart(tmp_path)
     for rank in ("0", "1"):
         saved = ("train.steps=1", "checkpoint.every=1", f"checkpoint.dir={tmp_path}/{rank}/saved")
-        assert Job(small, *ALONE, f"train.lr=1e-{rank}", *saved).end().code == 0
+        run(small, *ALONE, f"train.lr=1e-{rank}", *saved)
     keys = ("parallel.pipeline=2", "train.steps=1", "checkpoint.init_from=saved/step_00000001")
-    ended = Job(small, *keys, prefix=prefix).end()
-    assert ended.code == 2 and "rank 1 sees another model there than rank 0; " in ended.stderr, ended.stderr
+    ended = run(small, *keys, prefix=prefix, code=2)
+    assert "rank 1 sees another model there than rank 0; " in ended.stderr, ended.stderr
     shutil.rmtree(tmp_path / "1" / "saved")
     shutil.copytree(tmp_path / "0" / "saved", tmp_path / "1" / "saved")
-    assert Job(small, *keys, prefix=prefix).end().code == 0
+    run(small, *keys, prefix=prefix)
 
 
 # --- two runs at once
@@ -215,14 +205,14 @@ def test_of_two_runs_with_one_place_for_checkpoints_the_second_is_refused(small,
     saved = f"checkpoint.dir={tmp_path}/saved"
     job = started(small, tmp_path, saved, "checkpoint.every=5", *overrides)
     force = "checkpoint.overwrite=true"  # the first run may have saved by now, which would itself be a reason to refuse
-    second = Job(small, "train.steps=5", saved, force, "checkpoint.every=0", *overrides).end()
-    assert second.code == 1 and second.stdout == ""
+    second = run(small, "train.steps=5", saved, force, "checkpoint.every=0", *overrides, code=1)
+    assert second.stdout == ""
     assert second.said[-1].endswith(
         f"checkpoint.dir: {tmp_path}/saved: another run is saving its checkpoints there; wait until it ends, or name"
         " another folder")
-    ended = job.stop()
-    assert ended.code == 3 and "could not be written" not in ended.stderr, ended.stderr
-    assert Job(small, "train.steps=5", saved, force, *overrides).end().code == 0  # the lock is free again
+    ended = job.stop(code=3)
+    assert "could not be written" not in ended.stderr, ended.stderr
+    run(small, "train.steps=5", saved, force, *overrides)  # the lock is free again
 
 
 def test_of_two_runs_with_one_file_for_metrics_the_second_is_refused(small, tmp_path):
@@ -230,13 +220,13 @@ def test_of_two_runs_with_one_file_for_metrics_the_second_is_refused(small, tmp_
     metrics = tmp_path / "metrics.jsonl"
     job = started(small, tmp_path)
     (tmp_path / "link.jsonl").symlink_to(metrics)
-    second = Job(small, "train.steps=5", f"log.metrics={tmp_path}/link.jsonl").end()
-    assert second.code == 1 and second.said[-1].endswith(
+    second = run(small, "train.steps=5", f"log.metrics={tmp_path}/link.jsonl", code=1)
+    assert second.said[-1].endswith(
         f"log.metrics: another run writes its lines to {tmp_path}/link.jsonl; wait until it ends, or name another file")
     job.stop()
     assert not (tmp_path / ".metrics.jsonl.lock").exists()
     assert len([line for line in metrics.read_text().splitlines() if '"type":"run"' in line]) == 1
-    assert Job(small, "train.steps=5", f"log.metrics={metrics}").end().code == 0
+    run(small, "train.steps=5", f"log.metrics={metrics}")
 
 
 # --- limits
@@ -244,20 +234,20 @@ def test_of_two_runs_with_one_file_for_metrics_the_second_is_refused(small, tmp_
 
 @each_size
 def test_a_limit_on_file_sizes_at_the_start_is_a_sentence(small, tmp_path, overrides):
-    job = Job(small, "train.steps=5", f"log.metrics={tmp_path}/m.jsonl", *overrides,
+    job = launch(small, "train.steps=5", f"log.metrics={tmp_path}/m.jsonl", *overrides,
               prefix=through_bash('ulimit -f 0; exec "$@"'))
-    ended = job.end()
-    assert ended.code == 1 and ("cannot write" in ended.said[-1]), ended.stderr
+    ended = job.end(code=1)
+    assert "cannot write" in ended.said[-1], ended.stderr
     assert nothing_left(small)
 
 
 @several_ranks
 def test_too_few_files_for_mpirun_are_a_sentence_and_a_low_soft_limit_is_raised(small, tmp_path):
     four = ("train.steps=2", *RANKS["four_ranks"])
-    ended = Job(small, *four, prefix=through_bash('ulimit -n 32; exec "$@"')).end()
-    assert ended.code == 1 and ended.said[-1].endswith(
+    ended = run(small, *four, prefix=through_bash('ulimit -n 32; exec "$@"'), code=1)
+    assert ended.said[-1].endswith(
         "mpirun opens up to 52 files for 4 ranks and is limited to 32; raise ulimit -n")
-    assert Job(small, *four, prefix=through_bash('ulimit -Sn 32; exec "$@"')).end().code == 0
+    run(small, *four, prefix=through_bash('ulimit -Sn 32; exec "$@"'))
 
 
 @each_size
@@ -265,13 +255,13 @@ def test_ranks_may_open_as_many_files_as_the_hard_limit_allows(small, tmp_path, 
     """Over TCP a rank has a connection, which is an open file, to every peer."""
     job = started(small, tmp_path, *overrides, prefix=through_bash('ulimit -Sn 128; ulimit -Hn 512; exec "$@"'))
     limits = [re.search(r"^Max open files +(\d+)", Path(f"/proc/{pid}/limits").read_text(), re.M)[1]
-              for pid in job.ranks() or [job.parent.pid]]
+              for pid in job.ranks() or [job.pid]]
     job.stop()
     assert limits == ["512"] * (4 if overrides == RANKS["four_ranks"] else 1)
     for i in range(600):
         os.link(tmp_path / "train_000.bin", tmp_path / f"train_1{i:03}.bin")
-    ended = Job(small, *overrides, prefix=through_bash('ulimit -n 512; exec "$@"')).end()
-    assert ended.code == 2 and ended.said[-1].endswith("cannot be read: Too many open files; raise ulimit -n")
+    ended = run(small, *overrides, prefix=through_bash('ulimit -n 512; exec "$@"'), code=2)
+    assert ended.said[-1].endswith("cannot be read: Too many open files; raise ulimit -n")
 
 
 # --- configurations from a pipe
@@ -283,10 +273,8 @@ def test_ranks_may_open_as_many_files_as_the_hard_limit_allows(small, tmp_path, 
                           '"$@" --config=<(cat "$CONFIGURATION")', '"$@" -c /dev/stdin < "$CONFIGURATION"'])
 def test_a_configuration_through_a_pipe_reaches_all_ranks(small, tmp_path, overrides, way):
     options = as_options("train.steps=2", f"log.metrics={tmp_path}/m.jsonl", *overrides)
-    command = ["bash", "-c", way, "-", trainer("llama"), *options]
-    env = environment(CONFIGURATION=str(small))
-    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=patience(SOON))
-    assert ended.returncode == 0 and ended.stdout.count("step ") == 2, ended.stderr
+    ended = execute(["bash", "-c", way, "-", trainer("llama"), *options], env=environment(CONFIGURATION=str(small)))
+    assert ended.stdout.count("step ") == 2, ended.stderr
 
 
 # --- folders that ranks need
@@ -300,19 +288,19 @@ def test_a_small_dev_shm_is_no_harm_where_the_temporary_folder_has_space_and_els
     mounts = f'mount -t tmpfs -o size={size} none /dev/shm; mount -t tmpfs -o size={size} none "$TMPDIR"; exec "$@"'
     (tmp_path / "tmp").mkdir()
     prefix = ["unshare", "--mount", *through_bash(mounts)]
-    ended = Job(small, "train.steps=2", *RANKS["four_ranks"], prefix=prefix,
-                env=environment(TMPDIR=f"{tmp_path}/tmp")).end()
-    assert ended.code == 1 and "has 20 MiB free for the messages of 4 ranks" in ended.said[-1], ended.stderr
+    ended = run(small, "train.steps=2", *RANKS["four_ranks"], prefix=prefix,
+                env=environment(TMPDIR=f"{tmp_path}/tmp"), code=1)
+    assert "has 20 MiB free for the messages of 4 ranks" in ended.said[-1], ended.stderr
     prefix = ["unshare", "--mount", *through_bash(mounts.split(";")[0] + '; exec "$@"')]
-    ended = Job(small, "train.steps=2", *RANKS["four_ranks"], prefix=prefix,
-                env=environment(TMPDIR=f"{tmp_path}/tmp")).end()
-    assert ended.code == 0, ended.stderr
+    run(small, "train.steps=2", *RANKS["four_ranks"], prefix=prefix,
+                env=environment(TMPDIR=f"{tmp_path}/tmp"))
 
 
 @several_ranks
 @pytest.mark.parametrize("limit", ["-v 300000", "-v 60000", "-d 20000", "-n 4", "-n 16", "-s 64", "-s 128"])
 def test_a_limit_that_is_too_low_is_a_sentence_that_names_it(small, limit):
-    ended = Job(small, "train.steps=2", *RANKS["four_ranks"], prefix=through_bash(f'ulimit {limit}; exec "$@"')).end()
+    limited = through_bash(f'ulimit {limit}; exec "$@"')
+    ended = run(small, "train.steps=2", *RANKS["four_ranks"], prefix=limited, code=None)
     assert ended.code == 0 or "ulimit" in ended.said[-1], (ended.code, ended.stderr)  # it suffices, or it is named
     assert nothing_left(small)
 
@@ -322,8 +310,8 @@ def test_a_deleted_working_directory_is_a_sentence(small, tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
     script = f'cd {gone}; rmdir {gone}; exec "$@"'
-    ended = Job(small, "train.steps=2", *RANKS["four_ranks"], prefix=through_bash(script)).end()
-    assert ended.code == 1 and "the working directory cannot be entered" in ended.said[-1], ended.stderr
+    ended = run(small, "train.steps=2", *RANKS["four_ranks"], prefix=through_bash(script), code=1)
+    assert "the working directory cannot be entered" in ended.said[-1], ended.stderr
 
 
 @several_ranks

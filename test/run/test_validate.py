@@ -12,7 +12,7 @@ from trainer_runs import GPT, LLAMA, Trainer, saving
 @pytest.fixture(scope="module", params=[LLAMA, GPT], ids=["llama", "gpt"])
 def trained(request, tmp_path_factory):
     trainer = Trainer(tmp_path_factory.mktemp("validate"), request.param)
-    trainer.val = {"data.val": trainer.config["data"]["train"], "data.val_every": 4, "data.val_batches": 3}
+    trainer.val = {"data.val": trainer.data, "data.val_every": 4, "data.val_batches": 3}
     trainer.saved = trainer.folder / "saved"
     trainer.result = trainer.run(trainer.val, saving(trainer.saved, 4))
     return trainer
@@ -21,7 +21,7 @@ def trained(request, tmp_path_factory):
 def validate(trainer, *changes, arguments=(), resume=None, code=0):
     absent = {"data.train": "absent.bin", "data.val_every": 0}
     ended = trainer.run(trainer.val, absent, *changes, arguments=["--validate", *arguments], resume=resume, code=code)
-    assert not ended.wrote_metrics
+    assert not ended.metrics.exists()
     return ended.stdout if code == 0 else ended.stderr
 
 

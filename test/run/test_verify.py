@@ -1,13 +1,10 @@
 """scripts/verify.py: several runs of the same steps agree bit by bit; a flipped bit in one is found and named."""
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
-from trainer_runs import (GPT, LLAMA, MODELS, ROOT, Trainer, layout, mpirun, mpirun_environment, saving,
+from trainer_runs import (GPT, LLAMA, MODELS, Trainer, layout, mpirun, mpirun_environment, one_thread, saving, script,
                           shared_library, without_mpi)
 
 pytestmark = pytest.mark.skipif(without_mpi(), reason="built without MPI")
@@ -15,17 +12,15 @@ pytestmark = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 MESSAGE = 16 * 32 * 4
 
 
-def verify(trainer, *changes, steps=2, arguments=(), environment=None, before=()):
-    command, metrics = trainer.prepare(*changes)
-    environment = environment or {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, ROOT / "scripts/verify.py", *before, str(steps), *command, *arguments]
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+def verify(trainer, *changes, steps=2, arguments=(), env=None, before=(), code=0):
+    metrics = trainer.folder / "metrics.jsonl"
+    words = trainer.words({"log.metrics": metrics}, *changes)
+    ended = script("verify.py", *before, str(steps), *words, *arguments, env=env or one_thread(), code=code)
     assert not metrics.exists()
     return ended
 
 
 def agreed(ended, runs, steps=2, first=1):
-    assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
     assert re.fullmatch(
         rf"verified: {runs} runs agree in {steps} steps? from step {first}, each in loss, norm, and the moments and "
@@ -46,14 +41,11 @@ def test_one_stage_several_stages_and_bpipe_agree(family, tmp_path):
 @pytest.mark.parametrize("way", ["kill -SEGV $$", "exit 0"], ids=["crashes", "saves nothing"])
 def test_a_way_that_fails_ends_it(tmp_path, way):
     """It is not taken for one that this machine cannot run."""
-    command, metrics = Trainer(tmp_path, LLAMA).prepare(layout(p=2))
-    script = tmp_path / "trainer"
-    real = " ".join(map(str, command[:1]))
-    script.write_text(f'#!/bin/bash\ncase "$*" in *--plan*) ;; *schedule.bpipe=on*) {way};; esac\nexec {real} "$@"\n')
-    script.chmod(0o755)
-    ended = subprocess.run([sys.executable, ROOT / "scripts/verify.py", "1", script, *command[1:]], cwd=ROOT,
-                           env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 1, ended.stdout + ended.stderr
+    real, *words = Trainer(tmp_path, LLAMA).words(layout(p=2))
+    fails = tmp_path / "trainer"
+    fails.write_text(f'#!/bin/bash\ncase "$*" in *--plan*) ;; *schedule.bpipe=on*) {way};; esac\nexec {real} "$@"\n')
+    fails.chmod(0o755)
+    ended = script("verify.py", "1", fails, *words, env=one_thread(), code=1)
     assert "verified" not in ended.stdout and "nothing was compared" in ended.stderr
 
 
@@ -64,7 +56,7 @@ def test_a_resumed_run_is_verified_from_its_checkpoint_on_also_under_mpirun(tmp_
     resumed = ["--resume", str(tmp_path / "saved")]
     assert agreed(verify(trainer, layout(p=2), arguments=["--resume-if-any", resumed[1]]), 3, first=4)
     ended = verify(trainer, layout(p=2), arguments=resumed, before=["--launch", " ".join(mpirun(2))],
-                   environment=mpirun_environment(OMP_NUM_THREADS="1"))
+                   env=mpirun_environment(OMP_NUM_THREADS="1"))
     assert agreed(ended, 2, first=4)
     assert ended.stdout.startswith("2 stages, no BPipe and 2 stages, BPipe: the same bits\n")
 
@@ -96,9 +88,7 @@ def test_a_flipped_bit_is_found_and_its_first_effect_named(tmp_path):
     trainer = Trainer(tmp_path, LLAMA)
     flips = {"LD_PRELOAD": str(shared_library(tmp_path / "flipper.so", FLIPPER, compiler="mpicc")), "FLIP_RANK": "3",
              "FLIP_BYTES": str(MESSAGE), "FLIP_AT": str(8 + 2)}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **flips}
-    ended = verify(trainer, layout(p=4, bpipe=True), environment=environment, steps=3)
-    assert ended.returncode == 1
+    ended = verify(trainer, layout(p=4, bpipe=True), env=one_thread(**flips), steps=3, code=1)
     assert "verified" not in ended.stdout
     differs = re.findall(r"^1 stage and 4 stages, (?:no )?BPipe: differ from step (\d): the moment (\S+) differs",
                          ended.stdout, re.M)
@@ -118,14 +108,13 @@ def test_a_way_that_cannot_run_is_left_out(tmp_path):
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path):
-    ended = verify(Trainer(tmp_path, LLAMA), steps=0)
-    assert ended.returncode == 2 and "give a number of steps from 1" in ended.stderr
+    ended = verify(Trainer(tmp_path, LLAMA), steps=0, code=2)
+    assert "give a number of steps from 1" in ended.stderr
     wild = {"train.lr": 100, "train.warmup_steps": 0, "train.grad_clip": 0, "train.weight_decay": 100}
-    ended = verify(Trainer(tmp_path, LLAMA), layout(p=2), wild, steps=60)
-    assert ended.returncode == 1 and "the run with 1 stage failed: " in ended.stderr, ended.stderr
+    ended = verify(Trainer(tmp_path, LLAMA), layout(p=2), wild, steps=60, code=1)
+    assert "the run with 1 stage failed: " in ended.stderr, ended.stderr
     assert "nothing was compared" in ended.stderr and ended.stdout == ""
     for command, code, said in ((["echo"], 1, "verify: echo: is not a trainer that answers --plan --json; [^\n]*\n"),
                                 (["bash", "-c", "kill -INT $PPID; sleep 9"], 130, "")):
-        ended = subprocess.run([sys.executable, ROOT / "scripts/verify.py", "1", *command], capture_output=True,
-                               text=True)
-        assert ended.returncode == code and re.fullmatch(said, ended.stderr), ended.stderr
+        ended = script("verify.py", "1", *command, code=code)
+        assert re.fullmatch(said, ended.stderr), ended.stderr

@@ -2,11 +2,10 @@
 text form, test_schedule_check.c the proof. The long form of test_kinds is run here, too."""
 
 import re
-import subprocess
 from xml.etree import ElementTree
 
 import pytest
-from trainer_runs import ROOT, TOOLS, as_options, command, trainer
+from trainer_runs import ROOT, TOOLS, as_options, command, execute, trainer
 
 MINE = """# schedule mine  stages 2  chunks 1  placement loop  microbatches 4  slots 2  edges 2
 stage 0: F0.0 F1.0 I0.0 W0.0 F2.0 I1.0 W1.0 F3.0 I2.0 W2.0 I3.0 W3.0
@@ -17,9 +16,9 @@ EIGHT = ("parallel.pipeline=8", "train.global_batch=64", "schedule.micro_batch=1
 GIVEN = ("parallel.pipeline=2", "train.global_batch=4", "schedule.micro_batch=1", "schedule.bpipe=off")
 
 
-def answer(path, text, *overrides, ask=("--schedule",)):
+def answer(path, text, *overrides, ask=("--schedule",), **options):
     path.write_bytes(text.encode())
-    return command("llama", "-c", TINY, *ask, overrides=(*GIVEN, f"schedule.file={path}", *overrides))
+    return command("llama", "-c", TINY, *ask, overrides=(*GIVEN, f"schedule.file={path}", *overrides), **options)
 
 
 def answer_of(*keys):
@@ -29,7 +28,7 @@ def answer_of(*keys):
 @pytest.mark.parametrize("text", [MINE, MINE.replace("\n", "\r\n")], ids=["ours", "another_editor_s"])
 def test_a_list_from_a_file_is_what_runs(tmp_path, text):
     told = answer(tmp_path / "mine.txt", text)
-    assert (told.returncode, told.stdout) == (0, MINE)
+    assert told.stdout == MINE
     proved = "train_llama: proved: cannot hang; at most 2 slots (stage 0); idle 7.7 % at F=I=W=1"
     assert told.stderr.startswith(proved)
 
@@ -37,7 +36,7 @@ def test_a_list_from_a_file_is_what_runs(tmp_path, text):
 def test_a_file_may_say_any_number_of_edge_buffers(tmp_path):
     many = MINE.replace("edges 2", "edges 1073741824")
     told = answer(tmp_path / "mine.txt", many)
-    assert (told.returncode, told.stdout) == (0, many), told.stderr
+    assert told.stdout == many, told.stderr
 
 
 @pytest.mark.parametrize("text, overrides, why", [
@@ -51,13 +50,13 @@ def test_a_file_may_say_any_number_of_edge_buffers(tmp_path):
     (MINE, ("schedule.bpipe=on",), "use bpipe off"),
 ])
 def test_a_list_that_cannot_run_is_refused_with_its_place(tmp_path, text, overrides, why):
-    told = answer(tmp_path / "mine.txt", text, *overrides)
-    assert (told.returncode, told.stdout) == (2, "") and why in told.stderr, told.stderr
+    told = answer(tmp_path / "mine.txt", text, *overrides, code=2)
+    assert told.stdout == "" and why in told.stderr, told.stderr
 
 
 def test_a_picture_has_every_action(tmp_path):
     path = tmp_path / "mine.svg"
-    assert answer(tmp_path / "mine.txt", MINE, ask=("--schedule", "--draw", path)).returncode == 0
+    answer(tmp_path / "mine.txt", MINE, ask=("--schedule", "--draw", path))
     words = [text.text for text in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
     drawn = MINE.replace(":", "").splitlines()[1:]
     assert " ".join(words).startswith(" ".join(drawn))
@@ -69,7 +68,7 @@ def test_slices_of_a_list_fill_the_stages(tmp_path):
     path.write_text(answer_of(*few, "schedule.slices=4"))
     keys = (*GIVEN, "train.global_batch=1", f"schedule.file={path}")
     told = command("llama", "-c", TINY, "--schedule", overrides=keys)
-    assert (told.returncode, told.stdout) == (0, path.read_text())
+    assert told.stdout == path.read_text()
 
 
 def test_split_backward_cannot_contradict_the_list(tmp_path):
@@ -77,23 +76,21 @@ def test_split_backward_cannot_contradict_the_list(tmp_path):
         f"stage {s}: {list_}\n" for s, list_ in enumerate(["F0 F1 B0 F2 B1 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3"])
     )
     for text, value in ((MINE, "off"), (whole, "on")):
-        told = answer(tmp_path / "mine.txt", text, f"schedule.split_backward={value}")
-        assert told.returncode == 2
+        told = answer(tmp_path / "mine.txt", text, f"schedule.split_backward={value}", code=2)
         assert "schedule.split_backward: a schedule from a file is run unchanged" in told.stderr
         other = "on" if value == "off" else "off"
         told = answer(tmp_path / "mine.txt", text, f"schedule.split_backward={other}")
-        assert (told.returncode, told.stdout) == (0, text)
+        assert told.stdout == text
 
 
 def test_a_list_that_ranks_cannot_open_again_is_refused_at_once():
     asked = [trainer("llama"), "-c", TINY, *as_options(*GIVEN, "schedule.file=/dev/stdin")]
-    ended = subprocess.run(asked, cwd=ROOT, input=MINE, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2 and "write it to a regular file" in ended.stderr
+    ended = execute(asked, input=MINE, code=2)
+    assert "write it to a regular file" in ended.stderr
 
 
 def test_a_plan_of_a_list_from_a_file_claims_nothing_about_other_lists(tmp_path):
     ended = answer(tmp_path / "mine.txt", MINE, ask=("--plan", "-v"))
-    assert ended.returncode == 0, ended.stderr
     assert "No: the list of schedule.file runs unchanged, with its own evictions." in ended.stdout
     assert re.search(r"^mine.txt +\d .* given", ended.stdout, re.M)  # a row of the table
     assert "micro-batch that fits: schedule.file up to 1, BPipe none" in ended.stdout
@@ -106,9 +103,7 @@ def test_a_plan_of_a_list_from_a_file_claims_nothing_about_other_lists(tmp_path)
 @pytest.mark.parametrize("stages", [
     2, 3, 5, *(pytest.param(p, marks=pytest.mark.soak) for p in range(1, 33) if p not in (2, 3, 5))])
 def test_every_number_of_microbatches_is_sound(stages):
-    ended = subprocess.run([TOOLS / "test_kinds", "all", str(stages), str(stages)], capture_output=True, text=True,
-                           check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    execute([TOOLS / "test_kinds", "all", str(stages), str(stages)])
 
 
 # ---- the tables of the pages, for eight stages and 64 microbatches ---------------------------------------------------
@@ -133,7 +128,6 @@ def simulated(label, times, bundles=None, *more):
     keys |= {"bpipe": "off"} if bundles is None else {"bpipe": "on", "slots": round(float(bundles) * chunks)}
     texts = [f"schedule.{key}={value}" for key, value in keys.items()]
     told = command("llama", "-c", TINY, "--schedule", "--times", times, overrides=(*EIGHT, *texts, *more))
-    assert told.returncode == 0, (label, told.stderr)
     slots, idle = re.search(r" slots (\d+)", told.stdout)[1], re.search(r"idle ([\d.]+) %", told.stderr)[1]
     return int(slots) / chunks, len(re.findall(r" E\d", told.stdout)) / chunks, float(idle)
 

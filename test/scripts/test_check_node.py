@@ -1,10 +1,8 @@
 """scripts/slurm/check_node.sh: which nodes start a program and have the GPUs of the job. Scripts replace the program
 and nvidia-smi."""
 
-import subprocess
-
 import pytest
-from trainer_runs import ROOT
+from trainer_runs import ROOT, execute
 
 GPU = "GPU {0}: NVIDIA H100 80GB HBM3 (UUID: GPU-{0}a5c1f6e-4d0c-4d42-b8a9-0123456789ab)"
 MIG = "  MIG 3g.40gb     Device  {1}: (UUID: MIG-{0}{1}b2d3c4-66a1-5f8e-9d0c-0123456789ab)"
@@ -18,7 +16,7 @@ def script(path, text):
     return path
 
 
-def check(tmp_path, lines, given, visible=None, program="exit 0", driver="exit 0"):
+def check(tmp_path, lines, given, visible=None, program="exit 0", driver="exit 0", code=0):
     folder = tmp_path / "bin"
     folder.mkdir()
     (tmp_path / "list").write_text("".join(f"{line}\n" for line in lines))
@@ -29,7 +27,7 @@ def check(tmp_path, lines, given, visible=None, program="exit 0", driver="exit 0
     if visible is not None:
         env["CUDA_VISIBLE_DEVICES"] = visible
     command = [ROOT / "scripts/slurm/check_node.sh", script(tmp_path / "program", program + "\n")]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    return execute(command, env=env, code=code)
 
 
 @pytest.mark.parametrize(("lines", "given", "visible", "has"), [
@@ -51,17 +49,16 @@ def check(tmp_path, lines, given, visible=None, program="exit 0", driver="exit 0
     ([], 1, None, 0),
 ])
 def test_a_node_has_the_gpus_that_the_job_was_given(tmp_path, lines, given, visible, has):
-    ended = check(tmp_path, lines, given, visible)
-    assert ended.returncode == (0 if has >= given else 1), ended.stderr
+    ended = check(tmp_path, lines, given, visible, code=0 if has >= given else 1)
     assert ended.stderr == "" if has >= given else f"has {has} of {given} GPUs" in ended.stderr
 
 
 def test_a_program_that_does_not_start_and_a_driver_that_fails_are_no_good(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    assert check(tmp_path / "a", WHOLE, 4, program="exit 127").returncode != 0
-    assert check(tmp_path / "b", WHOLE, 4, driver="exit 15").returncode != 0
+    check(tmp_path / "a", WHOLE, 4, program="exit 127", code=1)
+    check(tmp_path / "b", WHOLE, 4, driver="exit 15", code=1)
 
 
 def test_a_job_without_gpus_does_not_ask_for_any(tmp_path):
-    assert check(tmp_path, [], None, driver="exit 9").returncode == 0
+    check(tmp_path, [], None, driver="exit 9")

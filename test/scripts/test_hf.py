@@ -2,11 +2,10 @@
 
 import json
 import shutil
-import subprocess
 import sys
 
 import pytest
-from trainer_runs import BUILD, ROOT, environment, made_tokens, script, write_tokens
+from trainer_runs import BUILD, ROOT, environment, execute, made_tokens, script, write_tokens
 
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / ".deps" / "transformers")]
 transformers = pytest.importorskip("transformers", reason="transformers is not installed; run scripts/install_deps.sh")
@@ -132,8 +131,8 @@ def test_check_asks_the_transformers_of_the_python_that_runs_it(tmp_path):
     folder = save("llama", tmp_path / "model")
     (tmp_path / "transformers.py").write_text("raise ImportError('played', name='what this Python has')\n")
     env = environment(PYTHONPATH=str(tmp_path))
-    ended = script("hf.py", "check", folder, "--trainer", BUILD / "train_llama", env=env)
-    assert ended.returncode == 1 and "what this Python has is missing" in ended.stderr, ended.stderr
+    ended = script("hf.py", "check", folder, "--trainer", BUILD / "train_llama", env=env, code=1)
+    assert "what this Python has is missing" in ended.stderr, ended.stderr
 
 
 def test_info_has_the_model_and_every_tensor(saved, capsys):
@@ -160,10 +159,8 @@ def test_a_window_of_attention_bounds_the_sequence(capsys, tmp_path):
     (tmp_path / "c.yaml").write_text(said.partition("\n\n")[0].replace("seq_len: 48", "seq_len: 64")
                                      + f"\ndata: {{train: {write_tokens(tmp_path / 'd.bin', made_tokens(1000))}}}\n")
     program, start = BUILD / "train_llama", f"checkpoint.init_from={folder}"
-    ended = subprocess.run([program, "-q", "-c", tmp_path / "c.yaml", "-o", start, "-o", "train.steps=1"],
-                           capture_output=True, text=True, timeout=60)
-    assert (ended.returncode == 2 and "sliding_window is 48" in ended.stderr
-            and "use model.seq_len 48 or less" in ended.stderr)
+    ended = execute([program, "-q", "-c", tmp_path / "c.yaml", "-o", start, "-o", "train.steps=1"], code=2)
+    assert "sliding_window is 48" in ended.stderr and "use model.seq_len 48 or less" in ended.stderr
 
 
 def test_its_model_section_is_one_for_the_trainer(saved, capsys, tmp_path):
@@ -173,5 +170,5 @@ def test_its_model_section_is_one_for_the_trainer(saved, capsys, tmp_path):
         f"{section}\ntrain: {{steps: 1}}\ndata: {{train: {data}}}\nhardware: {{device: cpu}}\ncheckpoint: {{init_from:"
         f" {saved}}}\n")
     program = BUILD / ("train_gpt" if "family: gpt" in section else "train_llama")
-    ended = subprocess.run([program, "-q", "-c", tmp_path / "c.yaml"], capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 0 and "step    1/1" in ended.stdout, ended.stderr
+    ended = execute([program, "-q", "-c", tmp_path / "c.yaml"])
+    assert "step    1/1" in ended.stdout, ended.stderr

@@ -15,7 +15,7 @@ import sys
 import time
 
 import pytest
-from trainer_runs import ROOT, environment, patience, run, script, wait_until, write_config
+from trainer_runs import ROOT, Job, one_thread, run, script, wait_until, write_config
 
 sys.path.insert(0, str(ROOT / "scripts"))
 sys.path.append(str(ROOT / ".deps" / "tensorboard"))
@@ -32,8 +32,7 @@ metrics = functools.partial(script, "metrics.py")
 def wrote(tmp_path_factory):
     folder = tmp_path_factory.mktemp("metrics")
     config = write_config(folder, parallel="{pipeline: 1}", schedule="{micro_batch: 4}")
-    ended = run(config, "train.steps=6", env=environment(OMP_NUM_THREADS="1"))
-    assert ended.code == 0, ended.stderr
+    ended = run(config, "train.steps=6", env=one_thread())
     return ended.lines
 
 
@@ -81,7 +80,7 @@ LATER = {"loss/train": {1: 11.0, 2: 12.0, 3: 23.0, 4: 24.0}, "loss/val": {2: 7.0
 @needs_reader
 def test_tensorboard_reads_every_figure_of_a_run(wrote, tmp_path):
     ended = metrics("tensorboard", file_of(tmp_path, *wrote), "-o", tmp_path / "board")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert (ended.stdout, ended.stderr) == ("", "")
     found = read_back(tmp_path / "board")
     steps = [entry for entry in map(json.loads, wrote) if entry["type"] == "step"]
     vals = {entry["step"]: single(entry["loss"]) for entry in map(json.loads, wrote) if entry["type"] == "val"}
@@ -100,7 +99,7 @@ def test_tensorboard_reads_every_figure_of_a_run(wrote, tmp_path):
 def test_a_resumed_run_s_later_lines_win_and_a_torn_line_is_left_out(tmp_path):
     path = file_of(tmp_path, *RESUMED)
     path.write_text(path.read_text() + step_line(5, 99.0)[:30])
-    assert metrics("tensorboard", path, "-o", tmp_path / "board").returncode == 0
+    metrics("tensorboard", path, "-o", tmp_path / "board")
     found = read_back(tmp_path / "board")
     assert {tag: found[tag] for tag in LATER} == LATER
     assert "speed/mfu" not in found  # unknown
@@ -108,7 +107,7 @@ def test_a_resumed_run_s_later_lines_win_and_a_torn_line_is_left_out(tmp_path):
     assert {int(row["step"]): float(row["loss"]) for row in rows} == LATER["loss/train"]
     assert {int(row["step"]): float(row["val_loss"]) for row in rows if row["val_loss"]} == LATER["loss/val"]
     file_of(tmp_path, *RESUMED, HEAD, step_line(1, 31.0))  # another run in the same file, and the same folder
-    assert metrics("tensorboard", path, "-o", tmp_path / "board").returncode == 0
+    metrics("tensorboard", path, "-o", tmp_path / "board")
     assert read_back(tmp_path / "board")["loss/train"] == {1: 31.0}
     assert len(list((tmp_path / "board").iterdir())) == 1
 
@@ -116,9 +115,8 @@ def test_a_resumed_run_s_later_lines_win_and_a_torn_line_is_left_out(tmp_path):
 @needs_reader
 def test_a_growing_file_is_followed_also_where_a_resume_cuts_it(tmp_path):
     path = tmp_path / "metrics.jsonl"  # does not exist yet
-    command = [sys.executable, ROOT / "scripts/metrics.py", "tensorboard", path, "-o", tmp_path / "board", "--follow",
-               "--every", "0.05"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    follower = Job([sys.executable, "scripts/metrics.py", "tensorboard", path, "-o", tmp_path / "board", "--follow",
+                    "--every", "0.05"])
     try:
         wait_until(lambda: (tmp_path / "board" / "events.out.tfevents.metrics").exists(), "not followed")
         with path.open("w") as file:
@@ -136,9 +134,8 @@ def test_a_growing_file_is_followed_also_where_a_resume_cuts_it(tmp_path):
         found = read_back(tmp_path / "board")
         assert {tag: found[tag] for tag in LATER} == LATER
     finally:
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=patience(60))
-    assert (process.returncode, said) == (0, "")
+        ended = follower.stop(signal.SIGINT, code=0)
+    assert ended.stderr == ""
 
 
 # ---- CSV -------------------------------------------------------------------------------------------------------------
@@ -147,7 +144,7 @@ def test_a_growing_file_is_followed_also_where_a_resume_cuts_it(tmp_path):
 def test_a_csv_has_a_row_a_step_to_the_bit(wrote, tmp_path):
     path = file_of(tmp_path, *wrote)
     ended = metrics("csv", path)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stderr == ""
     rows = list(csv.DictReader(io.StringIO(ended.stdout)))
     steps = [entry for entry in map(json.loads, wrote) if entry["type"] == "step"]
     vals = {entry["step"]: entry["loss"] for entry in map(json.loads, wrote) if entry["type"] == "val"}
@@ -156,7 +153,7 @@ def test_a_csv_has_a_row_a_step_to_the_bit(wrote, tmp_path):
         assert all(float(row[key]) == entry[key] for key in ("loss", "grad_norm", "lr", "mfu", "tokens"))
         assert all(float(row[f"stage0_{key}"]) == value for key, value in entry["stages"][0].items() if key != "stage")
         assert row["val_loss"] == ("" if entry["step"] not in vals else repr(vals[entry["step"]]))
-    assert metrics("csv", path, "-o", tmp_path / "m.csv").returncode == 0
+    metrics("csv", path, "-o", tmp_path / "m.csv")
     assert (tmp_path / "m.csv").read_text() == ended.stdout
 
 
@@ -170,7 +167,7 @@ def test_skipped_steps_experts_and_evaluations_are_carried_over(tmp_path):
     parts = {"experts": {"fullest": 1.5, "tokens": [[1, 3]]}, "slowest": {"rank": 3, "host": "a", "cost": 0.25}}
     last = json.dumps({**json.loads(step_line(3, 10.0)), **parts})
     path = file_of(tmp_path, HEAD, step_line(1, 11.0), BAD, val_line(2, None), EVAL, last)
-    assert metrics("tensorboard", path, "-o", tmp_path / "board").returncode == 0
+    metrics("tensorboard", path, "-o", tmp_path / "board")
     found = read_back(tmp_path / "board")
     assert found["loss/train"] == {1: 11.0, 3: 10.0} and "loss/val" not in found
     assert found["step/skipped"] == {2: 1.0} and found["eval/hellaswag"] == {2: 0.25}
@@ -183,12 +180,13 @@ def test_skipped_steps_experts_and_evaluations_are_carried_over(tmp_path):
 
 @pytest.mark.parametrize("seconds", ["-1", "nan", "inf"])
 def test_an_interval_that_is_none_is_refused(tmp_path, seconds):
-    ended = metrics("tensorboard", tmp_path / "m.jsonl", "-o", tmp_path / "board", "--follow", f"--every={seconds}")
-    assert ended.returncode == 2 and f"--every {seconds}: use 0 to 86400 seconds" in ended.stderr
+    asked = ("tensorboard", tmp_path / "m.jsonl", "-o", tmp_path / "board", "--follow", f"--every={seconds}")
+    ended = metrics(*asked, code=2)
+    assert f"--every {seconds}: use 0 to 86400 seconds" in ended.stderr
 
 
 def test_a_reader_that_stops_early_is_not_an_error(wrote, tmp_path):
     path = file_of(tmp_path, *wrote)
     ended = subprocess.run(f"{sys.executable} {ROOT}/scripts/metrics.py csv {path} | true", shell=True,
                            capture_output=True, text=True)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stderr == ""

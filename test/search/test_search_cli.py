@@ -7,11 +7,10 @@ import pty
 import re
 import shlex
 import signal
-import subprocess
 import sys
 
 import pytest
-from trainer_runs import ROOT, command, environment, trainer
+from trainer_runs import ROOT, Job, command, environment, execute, one_thread, script, trainer
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -21,24 +20,23 @@ LLAMA = ROOT / "configs" / "llama65b.yaml"
 SMALL = ["-o", "model.layers=8", "-o", "train.global_batch=16"]
 
 
-def search(*arguments, config=LLAMA, family="llama", overrides=()):
+def search(*arguments, config=LLAMA, family="llama", **options):
     """Runs a search for a configuration: its file, or its name in configs/."""
     config = ROOT / f"configs/{config}.yaml" if isinstance(config, str) else config
-    return command(family, "-c", config, "--search", *map(str, arguments), overrides=overrides)
+    return command(family, "-c", config, "--search", *map(str, arguments), **options)
 
 
 def answer(*arguments, **words):
     """Returns the JSON of a search, which ends with 1 where nothing fits."""
-    ended = search("--json", *arguments, **words)
+    ended = search("--json", *arguments, code=None, **words)
     told = json.loads(ended.stdout or "{}")
-    assert told and ended.returncode == (told.get("best", told) is None), ended.stderr
+    assert told and ended.code == (told.get("best", told) is None), ended.stderr
     return told
 
 
 def plan_of(config, *words):
     """Returns the JSON of a plan."""
     ended = command("llama", "-c", config, "--plan", "--json", *words)
-    assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 
 
@@ -106,7 +104,7 @@ TIED = ["model.hidden=4096", "model.heads=32", "model.vocab=400000", "model.laye
 def test_a_layout_that_needs_less_than_the_average_stage_is_found(family, config, gpus, keys, gib):
     """Sharded gradients with one microbatch, or one copy of a tied embedding where a V has both ends on one rank."""
     ended = search("--gpus", gpus, config=config, family=family, overrides=keys)
-    assert ended.returncode == 0 and f"{gib:.2f} GiB on the ranks of" in " ".join(ended.stdout.split()), ended.stdout
+    assert f"{gib:.2f} GiB on the ranks of" in " ".join(ended.stdout.split()), ended.stdout
 
 
 def test_the_answer_is_one_screen_and_begins_with_the_model():
@@ -168,7 +166,7 @@ def test_the_options_of_an_answer_apply_to_a_file_that_cannot_run_itself(tmp_pat
 def test_layers_that_are_given_are_not_called_dealt_by_time():
     layers = f"parallel.layers=[9{',10' * 6},11]"
     ended = search("-o", layers)
-    assert ended.returncode == 0 and "by list" in ended.stdout.split("given ")[0], ended.stderr
+    assert "by list" in ended.stdout.split("given ")[0], ended.stderr
     assert "flash, by time" not in ended.stdout and "seq, by time" not in ended.stdout
 
 
@@ -201,7 +199,7 @@ def test_context_ranks_are_offered_where_the_file_has_them(tmp_path):
     path = tmp_path / "long.yaml"
     few = ["-o", "model.layers=8", "-o", "train.global_batch=8", "-o", "schedule.slices=1"]
     path.write_text(LLAMA.read_text().replace("  data: 1\n", "  context: 4\n  data: 1\n", 1))
-    assert search("--gpus", 128, *few).returncode == 1
+    search("--gpus", 128, *few, code=1)
     for gpus, contexts in ((128, 2), (256, 4)):
         best = answer("--gpus", gpus, *few, config=path)["best"]
         parallel = best["config"]["parallel"]
@@ -293,8 +291,7 @@ def test_keys_that_no_schedule_has_are_not_called_a_lack_of_memory():
     # 12 microbatches a data rank are no multiple of 8 stages
     keys = ["parallel.pipeline=8", "parallel.tensor=4", "train.global_batch=72", "schedule.micro_batch=1",
             "schedule.slices=1", "schedule.name=interleaved"]
-    ended = search("--gpus", 192, overrides=keys)
-    assert ended.returncode == 1
+    ended = search("--gpus", 192, overrides=keys, code=1)
     assert "none: no schedule for 192 ranks satisfies the -o settings" in ended.stdout, ended.stdout
     assert "world" not in ended.stdout
 
@@ -304,7 +301,6 @@ def test_a_single_stage_has_one_schedule():
     only = ["parallel.tensor=1", "parallel.pipeline=1", "schedule.micro_batch=1", "train.global_batch=1"]
     only += ["model.layers=4", "schedule.recompute=none"]
     told = search("--gpus", 1, "-v", overrides=only)
-    assert told.returncode == 0, told.stderr
     assert re.search(r"^best .* 1F1B,", told.stdout, re.MULTILINE), told.stdout
     assert "alike" not in told.stdout
 
@@ -333,25 +329,25 @@ def test_an_eviction_has_to_save_a_hundredth_of_a_step():
 @pytest.mark.thorough
 def test_no_schedule_is_counted_of_a_cut_that_nothing_makes_fit():
     keys = ["hardware.memory_gib=9", "model.layers=16", "train.global_batch=4096"]
-    ended = search("--gpus", 16, "--json", config="llama3_70b", overrides=keys)
+    ended = search("--gpus", 16, "--json", config="llama3_70b", overrides=keys, code=1)
     told = json.loads(ended.stdout)
-    assert ended.returncode == 1 and told["best"] is None and told["evaluated"] == 0
+    assert told["best"] is None and told["evaluated"] == 0
     assert told["smallest_world"]["ranks"] > 16
 
 
 def test_the_smallest_world_is_that_of_any_schedule_and_is_named_with_it():
     llama = {"config": "llama3_70b", "overrides": ["hardware.gpu=h100"]}
-    ended = search("--gpus", 1, **llama)
+    ended = search("--gpus", 1, **llama, code=1)
     named = re.search(r"the smallest that fits: (\d+) ranks, .* with Seq1F1B, \d slices,", ended.stdout)
     plain = answer("--gpus", 1, "-o", "schedule.name=1f1b", **llama)["smallest_world"]
-    assert ended.returncode == 1 and int(named[1]) < plain["ranks"], ended.stdout
+    assert int(named[1]) < plain["ranks"], ended.stdout
 
 
 def test_a_mixture_of_experts_has_a_smallest_world_too():
     keys = ["hardware.gpu=h100", "model.layers=4", "train.global_batch=8", "hardware.memory_gib=16"]
     world = answer("--gpus", 1, config="mixtral_8x7b", overrides=keys)["smallest_world"]
     cut = ["parallel.sequence=true", *(f"parallel.{part}={world[part]}" for part in ("pipeline", "tensor", "data"))]
-    assert search("--gpus", world["ranks"], config="mixtral_8x7b", overrides=[*keys, *cut]).returncode == 0
+    search("--gpus", world["ranks"], config="mixtral_8x7b", overrides=[*keys, *cut])
 
 
 @pytest.mark.thorough
@@ -360,15 +356,16 @@ def test_a_mixture_of_experts_has_a_smallest_world_too():
     "fixed", [[], ["parallel.tensor=1"], ["parallel.pipeline=2", "parallel.tensor=4"], ["schedule.recompute_layers=0"]])
 def test_where_nothing_fits_the_smallest_world_that_would_is_named(fixed):
     gpus, keys = 8 if len(fixed) == 2 else 2, ["train.global_batch=32", *fixed]
-    ended = search("--gpus", gpus, "--json", overrides=keys)
+    ended = search("--gpus", gpus, "--json", overrides=keys, code=1)
     told = json.loads(ended.stdout)
-    assert ended.returncode == 1 and told["best"] is None and told["front"] == []
+    assert told["best"] is None and told["front"] == []
     world = told["smallest_world"]
     ranks = world["ranks"]
     assert ranks == world["pipeline"] * world["tensor"] * world["data"]
     assert all(world[key.split(".")[1].split("=")[0]] == int(key[-1]) for key in fixed if "parallel" in key)
-    assert search("--gpus", ranks, "--json", overrides=keys).returncode == 0
-    assert all(search("--gpus", fewer, "--json", overrides=keys).returncode != 0 for fewer in range(gpus, ranks))
+    search("--gpus", ranks, "--json", overrides=keys)
+    for fewer in range(gpus, ranks):
+        search("--gpus", fewer, "--json", overrides=keys, code=1)
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
@@ -389,23 +386,21 @@ def test_where_nothing_fits_the_smallest_world_that_would_is_named(fixed):
     (["--gpus", ",".join(["4"] * 300)], "more than 256 combinations"),
 ])
 def test_bad_questions_are_refused_by_name(arguments, says):
-    ended = search(*arguments)
-    assert ended.returncode == 2 and says in ended.stderr and ended.stdout == ""
+    ended = search(*arguments, code=2)
+    assert says in ended.stderr and ended.stdout == ""
 
 
 def interrupted(*arguments):
     """Interrupts a search of one thread with Ctrl-C, after its first progress line; returns its JSON."""
     ours, theirs = pty.openpty()
-    line = [trainer("llama"), "-c", ROOT / "configs" / "llama3_70b.yaml", "--search", "--gpus", 96, "--json"]
-    line = [str(word) for word in [*line, "-o", "train.global_batch=960", *arguments]]
-    env = environment(OMP_NUM_THREADS="1")
-    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=theirs, text=True, env=env)
+    line = [trainer("llama"), "-c", "configs/llama3_70b.yaml", "--search", "--gpus", "96", "--json"]
+    job = Job([*line, "-o", "train.global_batch=960", *map(str, arguments)], stderr=theirs, env=one_thread())
     os.read(ours, 64)  # the first progress line
-    process.send_signal(signal.SIGINT)
-    told = json.loads(process.communicate(timeout=120)[0])
+    ended = job.stop(signal.SIGINT, code=None)
+    told = json.loads(ended.stdout)
     os.close(ours), os.close(theirs)
-    assert process.returncode in (0, 3)  # 0: the search had just completed
-    assert (process.returncode == 3) == (told.get("complete") is False)
+    assert ended.code in (0, 3)  # 0: the search had just completed
+    assert (ended.code == 3) == (told.get("complete") is False)
     return told
 
 
@@ -441,8 +436,7 @@ def test_a_row_of_a_sweep_is_the_plan_with_these_overrides():
     assert "cannot run" not in given, given
     for row in rows + plan_of(LLAMA, *nothing_to_evict)["sweep"]:
         overrides = [f"{key}={value}" for key, value in row["set"].items()]
-        plan = command("llama", "-c", str(LLAMA), "--plan", "--json", overrides=overrides)
-        assert (plan.returncode == 2) == (row["refused"] is not None)
+        plan = command("llama", "-c", LLAMA, "--plan", "--json", overrides=overrides, code=2 if row["refused"] else 0)
         if row["refused"] is None:
             told = json.loads(plan.stdout)
             assert row["step_ms"] == told["step_ms"] and row["mfu"] == told["mfu"]
@@ -471,8 +465,8 @@ def test_several_numbers_of_gpus_are_one_table_and_a_deadline_names_the_cheapest
     prices = [row["budget"]["whole"]["price"] for row in rows]
     assert days == sorted(days, reverse=True) and prices == sorted(prices)
     for deadline, row in ((days[0] * 1.01, 0), (days[1] * 1.01, 1), (days[2] * 1.01, 2), (days[2] * 0.99, None)):
-        ended = search(*asked, "--json", "--deadline", f"{deadline}d")
-        assert json.loads(ended.stdout)["deadline"] == row and ended.returncode == (row is None)
+        ended = search(*asked, "--json", "--deadline", f"{deadline}d", code=int(row is None))
+        assert json.loads(ended.stdout)["deadline"] == row
     text = search(*asked, "--deadline", f"{days[1] * 24.24}h").stdout
     assert re.search(r"^deadline  row 2 trains in .* at the smallest cost: [\d,]+ by hardware.gpu_hour", text,
                      re.M), text
@@ -496,8 +490,8 @@ def test_several_numbers_of_gpus_are_one_table_and_a_deadline_names_the_cheapest
     "--plan --sweep schedule.micro_batch=1,2 -o schedule.micro_batch=4", "--search --gpus 64,",
 ])
 def test_a_bad_sweep_is_refused(words):
-    ended = command("llama", "-c", str(LLAMA), *words.split())
-    assert ended.returncode == 2 and ("--gpus: " if "--gpus" in words else "--sweep") in ended.stderr
+    ended = command("llama", "-c", str(LLAMA), *words.split(), code=2)
+    assert ("--gpus: " if "--gpus" in words else "--sweep") in ended.stderr
 
 
 STUB = """#!/usr/bin/env python3
@@ -519,9 +513,7 @@ def test_five_are_written_and_timed(tmp_path):
     assert len({json.dumps(plan["config"]) for plan in plans}) == 5
     (tmp_path / "stub").write_text(STUB)
     (tmp_path / "stub").chmod(0o755)
-    ended = subprocess.run([ROOT / "scripts" / "five.sh", tmp_path / "five"], capture_output=True, text=True,
-                           env=environment(PROGRAM=str(tmp_path / "stub")))
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    ended = execute([ROOT / "scripts" / "five.sh", tmp_path / "five"], env=environment(PROGRAM=str(tmp_path / "stub")))
     steps = [plan["config"]["schedule"]["micro_batch"] * 100 + plan["config"]["parallel"]["tensor"] for plan in plans]
     assert ended.stdout.splitlines()[-1].endswith(f", {min(steps)}.0 ms")
     best = (tmp_path / f"five/{steps.index(min(steps)) + 1}.yaml").read_text()
@@ -535,13 +527,13 @@ def test_a_link_is_written_through(tmp_path):
     link, file = tmp_path / "link.yaml", tmp_path / "best.yaml"
     link.symlink_to(file)
     file.write_text("")
-    assert search("-q", "--gpus", 4, *SMALL, "--write", link).returncode == 0
+    search("-q", "--gpus", 4, *SMALL, "--write", link)
     assert link.is_symlink() and "\nparallel:" in file.read_text()
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_search():
-    ended = search("--gpus", 4, *SMALL, "--write-five", "/dev/null/five")
-    assert ended.returncode == 1 and "--write-five: /dev/null/five: Not a directory" in ended.stderr
+    ended = search("--gpus", 4, *SMALL, "--write-five", "/dev/null/five", code=1)
+    assert "--write-five: /dev/null/five: Not a directory" in ended.stderr
     assert ended.stdout == ""
 
 
@@ -550,14 +542,13 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_search():
 BOX = ["-o", "hardware.gpu=h100", "-o", "model.layers=16", "-o", "train.global_batch=64"]
 
 
-def exported(config, program):
-    asked = [ROOT / "scripts" / "export.py", config, "--to", program]
-    return subprocess.run(asked, capture_output=True, text=True)
+def exported(config, program, **options):
+    return script("export.py", config, "--to", program, **options)
 
 
 def export_well(config, program):
     ended = exported(config, program)
-    assert ended.returncode == 0 and "cannot be said" not in ended.stdout, ended.stdout + ended.stderr
+    assert "cannot be said" not in ended.stdout, ended.stdout + ended.stderr
 
 
 def test_plan_and_search_for_another_program_give_the_file_the_same_step_without_bpipe():
@@ -569,7 +560,7 @@ def test_plan_and_search_for_another_program_give_the_file_the_same_step_without
     assert re.search(given, search("--gpus", 64, "--for", "megatron", *gpu, config=file).stdout, re.M)
     eight = ("--gpus", 8, "--for", "megatron", *gpu)
     world = answer(*eight, config=file)["smallest_world"]
-    assert f"the smallest that fits: {world['ranks']} ranks" in search(*eight, config=file).stdout
+    assert f"the smallest that fits: {world['ranks']} ranks" in search(*eight, config=file, code=1).stdout
 
 
 @pytest.mark.parametrize("program", ["megatron", "torchtitan", "nanotron"])
@@ -621,7 +612,7 @@ def test_a_search_for_another_program_does_not_advise_an_export_that_is_refused(
     asked = ("llama", "-c", ROOT / "configs/deepseek_v3.yaml", "--search", "--gpus", "1024", "--for", "megatron")
     told = " ".join(command(*asked, "--write", tmp_path / "best.yaml").stdout.split())
     assert "scripts/export.py cannot write latent attention for megatron yet" in told and "prints its" not in told
-    assert "latent attention" in exported(tmp_path / "best.yaml", "megatron").stderr
+    assert "latent attention" in exported(tmp_path / "best.yaml", "megatron", code=1).stderr
 
 
 @pytest.mark.parametrize("option, says", [
@@ -632,8 +623,8 @@ def test_a_search_for_another_program_does_not_advise_an_export_that_is_refused(
     (["--for", "nanotron", "-o", "schedule.recompute=pointwise"], "schedule.recompute: nanotron does not support this"),
 ])
 def test_what_another_program_lacks_is_refused(option, says):
-    ended = search("--gpus", 16, *option, *BOX)
-    assert ended.returncode == 2 and says in ended.stderr and ended.stdout == ""
+    ended = search("--gpus", 16, *option, *BOX, code=2)
+    assert says in ended.stderr and ended.stdout == ""
 
 
 @pytest.mark.parametrize("model, memory, fixed", [

@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import hosts  # noqa: E402
 from chaos_case import PEER_TIMEOUT_S, STEPS, TIMEOUT_S, Case  # noqa: E402
 from harm import ENDS_WITHIN, launcher_process, rank_process, supervisor_process  # noqa: E402
-from trainer_runs import Job, environment, made_tokens, metrics_of, mpirun, mpirun_environment  # noqa: E402
-from trainer_runs import patience, processes_with, verify, wait_until, write_config, write_tokens  # noqa: E402
+from trainer_runs import (environment, launch, made_tokens, metrics_of, mpirun, mpirun_environment, patience,
+                          processes_with, run, verify, wait_until, write_config, write_tokens)  # noqa: E402
 
 MODEL = "{family: llama, hidden: 16, layers: 8, heads: 2, ffn: 16, vocab: 50, seq_len: 8}"
 TRAIN = f"{{global_batch: 8, steps: {STEPS}, lr: 3.0e-3, warmup_steps: 2, schedule: constant}}"
@@ -79,7 +79,7 @@ class Bench:
                 keys = [f"model.layers={layers}", f"parallel.tensor={t}", f"parallel.data={d}"]
                 keys += [f"log.metrics={folder}/metrics.jsonl"]
                 config = self.config(folder)
-                ended = Job(config, *keys, "parallel.pipeline=1", "schedule.bpipe=off", env=environment()).end()
+                ended = run(config, *keys, "parallel.pipeline=1", "schedule.bpipe=off", env=environment())
                 must(ended.code == 0, ended.stderr)
                 self.known[t, d, layers] = steps_of(folder / "metrics.jsonl")
                 must(len(self.known[t, d, layers]) == STEPS, "the undisturbed run has lost steps")
@@ -131,10 +131,9 @@ class Trial:
         if case.way == "hosts":
             changes["TMPDIR"] = "/dev/shm"
         where = [f"checkpoint.dir={self.saved}"] if case.saves else []
-        resume = ["--resume-if-any", self.saved] if case.saves else []
-        config = self.config if given == "file" else "/dev/stdin"
-        job = Job(config, *case.keys, *where, f"log.metrics={self.metrics}", *more, prefix=self.prefix(given),
-                  arguments=resume, env=env(**changes))  # fmt: skip
+        config = self.config if given == "file" else Path("/dev/stdin")
+        job = launch(config, *case.keys, *where, f"log.metrics={self.metrics}", *more, prefix=self.prefix(given),
+                     resume_if_any=self.saved if case.saves else None, env=env(**changes))  # fmt: skip
         job.config = self.folder  # every process of the job has it in its command line
         self.made.append(job)
         return job
@@ -145,23 +144,23 @@ class Trial:
         """Waits for the fault's moment; returns False if the run ends before."""
         if fault["step"] is not None:
             steps = fault["step"] + self.case.before
-            reached = lambda: job.parent.poll() is not None or len(steps_of(self.metrics)) >= steps
+            reached = lambda: job.poll() is not None or len(steps_of(self.metrics)) >= steps
             wait_until(reached, "neither a step nor the end", BOUND_S)
         elif fault["kind"] == "edit":  # by then, the program that started the ranks has read the file
-            wait_until(lambda: job.parent.poll() is not None or launcher_process(job), "no mpirun", BOUND_S)
+            wait_until(lambda: job.poll() is not None or launcher_process(job), "no mpirun", BOUND_S)
         deadline = time.monotonic() + fault["after"]
-        while time.monotonic() < deadline and job.parent.poll() is None:
+        while time.monotonic() < deadline and job.poll() is None:
             time.sleep(0.01)
-        return job.parent.poll() is None
+        return job.poll() is None
 
     def victim(self, job, fault):
         kind = fault["kind"].removeprefix("kill ")
         if kind == "parent":
-            return job.parent.pid
+            return job.pid
         if kind == "mpirun":
             return launcher_process(job)
         if self.case.ranks == 1 and self.case.restarts == 0:
-            return job.parent.pid
+            return job.pid
         return supervisor_process(job, fault["rank"]) if kind == "supervisor" else rank_process(job, fault["rank"])
 
     def send(self, job, fault, *numbers, every=0.0):
@@ -194,10 +193,10 @@ class Trial:
             hold = self.folder / "hold"
             hold.touch()
             fault["reached"] = len(steps_of(self.metrics))
-            job.parent.send_signal(fault["number"])
+            job.send_signal(fault["number"])
             time.sleep(min(patience(0.3), 2))
             if kind == "signals":
-                job.parent.send_signal(fault["number"])
+                job.send_signal(fault["number"])
             hold.unlink()
         return True
 
@@ -320,7 +319,7 @@ class Trial:
         must(all(re.fullmatch(known, name) for name in hidden), f"left: {hidden}")
 
     def left(self):
-        made = [path for job in self.made for path in Path("/dev/shm").glob(f"trainer-{job.parent.pid}-*")]
+        made = [path for job in self.made for path in Path("/dev/shm").glob(f"trainer-{job.pid}-*")]
         shared = [path for path in made if path not in self.older]  # process ids are reused
         both = [self.hosts.processes(0), self.hosts.processes(1)] if self.hosts is not None else []
         # With two hosts, the processes that keep the hosts alive have the folder in their command line, too.
@@ -371,7 +370,7 @@ class Trial:
 
     def check_second(self):
         for job in self.others:
-            ended = job.end()
+            ended = job.end(None)
             must(ended.code in (0, 1, 2), f"the second start: code {ended.code}\n{ended.stderr}")
             reasons = r"checkpoint\.dir|log\.metrics|--resume|stopped|rank"
             true = any(re.search(reasons, line) for line in self.last_lines(ended))
@@ -386,14 +385,14 @@ class Trial:
             (self.saved / self.case.notes).mkdir(parents=True)
             (self.saved / self.case.notes / "mine").touch()
         if self.case.before > 0:
-            ended = self.start(f"train.steps={self.case.before}", disturbed=False).end()
+            ended = self.start(f"train.steps={self.case.before}", disturbed=False).end(None)
             must(ended.code == 0, f"undisturbed: {ended.stderr}")
         began = time.monotonic()
         job = self.start()
         disturber = threading.Thread(target=self.disturb, args=(job,))
         disturber.start()
         if self.lone() and any(fault["kind"] == "stop" for fault in self.case.faults) or self.stops_unwatched():
-            wait_until(lambda: gone_on(job.parent), "no end", BOUND_S)  # nothing else would continue it
+            wait_until(lambda: gone_on(job), "no end", BOUND_S)  # nothing else would continue it
         ended = self.end(job)
         ended.at = time.monotonic()
         seconds = ended.at - began
@@ -425,17 +424,17 @@ class Trial:
         """Waits for the end. A bare mpirun of Open MPI 4.1 sometimes deadlocks in PMIx_server_finalize after its ranks
         have ended. It is then killed; its code counts as 0 if all steps are complete, otherwise as 1."""
         since, hung = time.monotonic(), False
-        while self.case.way != "hand" and job.parent.poll() is None and not hung:
+        while self.case.way != "hand" and job.poll() is None and not hung:
             time.sleep(0.1)
             if job.ranks():
                 since = time.monotonic()
             hung = time.monotonic() - since > patience(5)
         if hung:
-            job.parent.kill()
+            job.kill()
             print(f"seed {self.case.seed}: mpirun hung after its ranks had ended", flush=True)
         if any(fault["kind"] == "cut" for fault in self.done):
             self.end_daemons()
-        ended = job.end()
+        ended = job.end(None)
         if hung:
             ended.code = 0 if len(steps_of(self.metrics)) == STEPS else 1
         return ended
@@ -456,9 +455,9 @@ class Trial:
 
     def stop(self):
         for job in self.made:
-            if job.parent.poll() is None:
-                job.parent.kill()
-                job.parent.communicate()
+            if job.poll() is None:
+                job.kill()
+                job.communicate()
         for pid in processes_with(f"{self.folder}/"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -85,20 +85,18 @@ class Bench:
 
     def run(self, keys, *arguments, virtual=False, before=(), **changes):
         """Runs a trainer to its end, however it ends, and reads its metrics. before: a program that starts it."""
-        family, metrics = keys.get("model.family", "llama"), self.folder / f"{uuid.uuid4().hex}.jsonl"
-        program = virtual_runs.VIRTUAL / f"train_{family}" if virtual else trainer_runs.trainer(family)
-        words = [f"{key}={value}" for key, value in keys.items() if key != THREADS]
+        family = keys.get("model.family", "llama")
+        program = virtual_runs.VIRTUAL / f"train_{family}" if virtual else None
         env = trainer_runs.environment(
             OMP_NUM_THREADS=keys.get(THREADS, "1"), ONEDNN_MAX_CPU_ISA="AVX2", VIRTUAL_RACES="0", **changes)
-        options = trainer_runs.as_options(*words, f"log.metrics={metrics}")
-        command = [*before, program, "-c", self.config, *options, *arguments]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=env, cwd=self.folder,
-                                  timeout=trainer_runs.patience(100))
+            ended = trainer_runs.run(
+                self.config, {key: value for key, value in keys.items() if key != THREADS}, family=family,
+                program=program, prefix=before, arguments=arguments, env=env, cwd=self.folder, errors="replace",
+                code=None, limit=100)
         except subprocess.TimeoutExpired:
             raise Broken("ends", f"{' '.join(arguments)} takes more than 100 s") from None
-        ended = trainer_runs.Ended(self.config, done.returncode, done.stdout, done.stderr).read_metrics(metrics)
-        metrics.unlink(missing_ok=True)
+        ended.metrics.unlink(missing_ok=True)
         return ended
 
     def plan(self, keys):

@@ -8,7 +8,6 @@ import contextlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -32,8 +31,8 @@ def copy_tree(to):
 
 def build(tree):
     command = ["make", "-s", "CC=" + os.environ.get("CC", "gcc"), "programs", "virtual"]
-    done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
-    return None if done.returncode == 0 else done.stdout + done.stderr
+    done = trainer_runs.execute(command, cwd=tree, env=os.environ, code=None, limit=1200)
+    return None if done.code == 0 else done.stdout + done.stderr
 
 
 def outcome(tree, mistake):
@@ -46,13 +45,13 @@ def outcome(tree, mistake):
         program = virtual_runs.VIRTUAL / mistake.case
         dry = [sys.executable, "-m", "pytest", "-q", f"test/virtual/test_dry.py::{mistake.case}"]
         env = dict(os.environ, TEST_PROGRAMS=str(tree / "build/release/test"))
-        done = subprocess.run([program] if program.exists() else dry, cwd=tree, env=env, capture_output=True, text=True)
-        return done.stdout + done.stderr if done.returncode != 0 else "sound"
+        done = trainer_runs.execute([program] if program.exists() else dry, cwd=tree, env=env, code=None, limit=1200)
+        return done.stdout + done.stderr if done.code != 0 else "sound"
     case = virtual_runs.Case(mistake.family, mistake.case, mistake.environment)
     with tempfile.TemporaryDirectory(dir=tree) as folder:
         config = virtual_runs.write_config(Path(folder), case.family)
         settings = {"VIRTUAL_ORDER": "random", "VIRTUAL_PATIENCE": "20", **case.environment}
-        done = virtual_runs.run(config, case.family, *case.options, **settings)
+        done = virtual_runs.run(config, case.family, *case.options, code=None, **settings)
         if done.code != 0:
             return done.stderr
         wanted = virtual_runs.on_cpu(config, case.family, *case.options)

@@ -45,7 +45,6 @@ def made(folder, name):
         "hardware.flash_backward=0.336", "hardware.profile=",
     ]
     ended = command("gpt", "-c", path, "--plan", "--json", overrides=options)
-    assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout)
     lines = [{"type": "run", "config": told["config"], "world": told["world"], "peak_tflops": 312}]
     lines += [{"type": "step", "step_ms": told["step_ms"] * factor} for factor in (9, 2, 1, 1, 1)]
@@ -63,7 +62,6 @@ def fitted(tmp_path_factory):
     runs = {name: made(folder, name) for name in SHAPES}
     others = runs.pop("others")
     ended = calibrate(*runs.values(), "--noise", "0", "-o", folder / "hardware.yaml", "--check", others)
-    assert ended.returncode == 0, ended.stderr
     return folder, ended.stdout
 
 
@@ -87,7 +85,6 @@ def test_the_spread_of_the_steps_of_a_run_is_shown(tmp_path):
     steps = [json.dumps({"type": "step", "step_ms": step}) for step in (900, 900, 70, 80, 90, 100, 110, 120)]
     file.write_text("\n".join([head, *steps]) + '\n{"type":"st')  # a killed run's last line
     ended = calibrate(folder)
-    assert ended.returncode == 0, ended.stderr
     assert re.search(r"narrow +100\.0 +15\.0 % ", ended.stdout), ended.stdout
 
 
@@ -100,7 +97,6 @@ def test_the_section_is_a_configuration(fitted):
     path.write_text(
         re.sub(r": \{", ": {", text) + (folder / "hardware.yaml").read_text() + "  gpu: a100-80g\n  device: cuda\n")
     ended = command("gpt", "-c", path, "--plan", "-v")
-    assert ended.returncode == 0, ended.stderr + path.read_text()
     assert "matrix products at 70%" in ended.stdout
 
 
@@ -110,7 +106,6 @@ def test_runs_of_a_device_that_was_left_open_count_as_what_the_option_says(tmp_p
     file = folder / "metrics.jsonl"
     file.write_text(file.read_text().replace('"device": "cuda"', '"device": "auto"'))
     ended = calibrate(folder, "--device", "cuda")
-    assert ended.returncode == 0, ended.stderr
     assert "matmul_efficiency: " in ended.stdout and "device: cpu" not in ended.stdout
 
 
@@ -133,8 +128,7 @@ HEAD = ('{"type":"run","config":{"model":{"family":"gpt"},"attention":{"mode":"f
 def test_files_that_do_not_serve_are_refused(tmp_path, text, says):
     path = tmp_path / "m.jsonl"
     path.write_text(text)
-    ended = calibrate(path)
-    assert ended.returncode == 1
+    ended = calibrate(path, code=1)
     assert ended.stderr.startswith("calibrate: ")
     assert says in ended.stderr
 
@@ -146,7 +140,6 @@ def test_one_measured_step_scales_products_once(tmp_path, family, measured, seco
         path = tmp_path / "gpt.json"
         path.write_text(json.dumps(configuration("wide")))
     ended = calibrate(measured, "-c", path, "-o", section)
-    assert ended.returncode == 0, ended.stderr
     found = re.fullmatch(r"# Scaled to .*\nhardware:\n  matmul_efficiency: (0\.\d+)\n  calibrated: true\n",
                          section.read_text())
     asked = ["-o", "hardware.profile=", "-o", f"hardware.matmul_efficiency={found[1]}"]
@@ -163,5 +156,5 @@ def test_one_measured_step_scales_products_once(tmp_path, family, measured, seco
     (["run", "--noise", "-1"], "calibrate: --noise -1.0: give a fraction of 0 or more"),
 ])
 def test_a_step_that_scales_nothing_and_numbers_that_mean_nothing_are_refused(arguments, says):
-    ended = calibrate(*arguments)
-    assert (ended.returncode, ended.stdout) == (1, "") and says in ended.stderr
+    ended = calibrate(*arguments, code=1)
+    assert ended.stdout == "" and says in ended.stderr

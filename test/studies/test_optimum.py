@@ -6,8 +6,8 @@ import pytest
 from trainer_runs import command, script
 
 
-def optimum(text):
-    ended = script("optimum.py", input=text)
+def optimum(text, code=0):
+    ended = script("optimum.py", input=text, code=code)
     return ended.stdout or ended.stderr
 
 
@@ -45,4 +45,4 @@ def test_too_many_stages_are_one_sentence():
     text = command("llama", "-c", "configs/llama_tiny.yaml", "--schedule",
                    overrides=["parallel.pipeline=16", "model.layers=16", "train.global_batch=16",
                               "schedule.micro_batch=1", "schedule.bpipe=off"]).stdout
-    assert re.fullmatch(r"optimum\.py: 16 chunks on all stages .*\n", optimum(text))
+    assert re.fullmatch(r"optimum\.py: 16 chunks on all stages .*\n", optimum(text, code=1))

@@ -14,8 +14,8 @@ PAGE = ROOT / "docs" / "published.md"
 
 
 def test_a_page_of_some_runs_is_refused(tmp_path):
-    ended = script("published.py", "--bin", BUILD, "--only", "SC21", "--no-plot", "--write", tmp_path / "p.md")
-    assert (ended.returncode, ended.stderr) == (1, "published: the page has all runs; leave out --only, or --write\n")
+    ended = script("published.py", "--bin", BUILD, "--only", "SC21", "--no-plot", "--write", tmp_path / "p.md", code=1)
+    assert ended.stderr == "published: the page has all runs; leave out --only, or --write\n"
     assert not list(tmp_path.iterdir())
 
 

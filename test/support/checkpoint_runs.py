@@ -11,11 +11,9 @@ several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 TINY = dict(LLAMA, hidden=8, layers=2, heads=2, kv_heads=1, ffn=8, vocab=16, seq_len=8)
 
 
-def tiny(folder, steps=3, model=TINY, train=None):
+def tiny(folder, steps=3, model=TINY, tokens=None):
     """Returns a trainer with checkpoints of about 30 kB."""
-    trainer = Trainer(folder, model, train)
-    trainer.config["train"].update(global_batch=4, steps=steps)
-    return trainer
+    return Trainer(folder, model, tokens, {"train.global_batch": 4, "train.steps": steps})
 
 
 def saved_run(folder, every=1, **more):

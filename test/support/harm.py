@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainer_runs import processes_with, rank_processes, preload, write_config
+from trainer_runs import preload, processes_with, rank_processes, write_config
 
 ENDS_WITHIN = 10  # seconds within which a job ends after any process has died
 

@@ -15,5 +15,4 @@ def plan(config, *overrides, family="llama"):
 
 def report(config, *overrides, family="llama", rest=("-v",)):
     ended = command(family, "-c", config, "--plan", *rest, overrides=("hardware.profile=", *overrides))
-    assert ended.returncode == 0, ended.stderr
     return ended.stdout

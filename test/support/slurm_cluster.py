@@ -105,7 +105,8 @@ class Cluster:
         self.daemon("slurmctld", "-D", "-i")
         for i, node in enumerate(("node1", "node2")):
             self.daemon("slurmd", "-D", "-N", node, host=i)
-        wait_for(lambda: self.call("sinfo", "-h", "-o", "%t %D").stdout.strip() == "idle 2", self.said)
+        idle = lambda: self.call("sinfo", "-h", "-o", "%t %D", code=None).stdout.strip() == "idle 2"
+        wait_for(idle, self.said)
 
     def daemon(self, name, *arguments, host=0):
         with open(self.folder / f"{name}{len(self.daemons)}.log", "w") as log:
@@ -120,7 +121,8 @@ class Cluster:
 
     def stop(self):
         if len(self.daemons) > 1:
-            self.call("scancel", "--state=RUNNING"), self.call("scancel", "--state=PENDING")
+            for state in ("RUNNING", "PENDING"):
+                self.call("scancel", f"--state={state}", code=None)
         # Processes of jobs are listed while the daemons run, and killed after the daemons have ended.
         left = [pid for pid in trainer_runs.processes_with("slurmstepd") if f"{self.folder}/" in block_of(pid)]
         for daemon in reversed(self.daemons):
@@ -137,10 +139,9 @@ class Cluster:
             except ProcessLookupError:
                 pass
 
-    def call(self, *command, cwd=trainer_runs.ROOT):
+    def call(self, *command, **options):
         """Runs a command on the first node."""
-        streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-        return subprocess.run([*self.enter[0], *command], cwd=cwd, env=self.env, timeout=PATIENCE, **streams)
+        return trainer_runs.execute([*self.enter[0], *command], env=self.env, limit=PATIENCE, **options)
 
 
 def block_of(pid):

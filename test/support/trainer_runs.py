@@ -1,10 +1,12 @@
-"""Shared by the end-to-end tests: small data sets and configurations, and one run of a trainer with all its output.
+"""Shared by the Python tests: small data sets and configurations, and programs that they run.
 
-A configuration is YAML text by sections (write_config, run), or nested dictionaries that are merged (Trainer).
+`write_config` writes a configuration. `run` runs a trainer with it to the end, `launch` starts one as a `Job`; changes
+are "key=value" or {key: value}. A `Trainer` has a configuration and a folder of its own. `command` runs a trainer with
+other arguments, `script` a script, `execute` any program. All of them return an `Ended`, and require the exit code
+`code`, 0 unless it is given, or accept any if it is None.
 """
 
 import contextlib
-import copy
 import ctypes
 import functools
 import json
@@ -14,6 +16,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -23,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ["TEST_PROGRAMS"]).parent if "TEST_PROGRAMS" in os.environ else ROOT
 TOOLS = Path(os.environ.get("TEST_PROGRAMS", ROOT / "build" / "release" / "test"))
 FAMILIES = ("llama", "gpt")
-TIME_LIMIT = 120
+TIME_LIMIT = 300  # seconds of an idle machine
 
 LLAMA = {"family": "llama", "hidden": 32, "layers": 8, "heads": 4, "kv_heads": 2, "ffn": 48, "vocab": 61, "seq_len": 16}
 GPT = {"family": "gpt", "hidden": 32, "layers": 8, "heads": 4, "ffn": 48, "vocab": 61, "seq_len": 16}
@@ -110,23 +113,20 @@ def walked_tokens(count, vocab, seed=0):
     return tokens
 
 
-def merged(base, *changes):
-    """Merges nested dictionaries, or keys as on the command line ("train.steps"); later ones win."""
-    out = copy.deepcopy(base)
-    for change in changes:
-        for key, value in change.items():
-            section, _, rest = key.partition(".")
-            inner = {rest: value} if rest else value
-            out.setdefault(section, {}).update(inner)
-    return out
+def write_sections(folder, family, sections):
+    """Writes a configuration of sections, each YAML text or a dictionary, under a new name."""
+    path = folder / f"{family}_{uuid.uuid4().hex}.yaml"
+    path.write_text("".join(f"{section}: {text if isinstance(text, str) else json.dumps(text)}\n"
+                            for section, text in sections.items()))
+    return path
 
 
 def write_config(folder, family="llama", **sections):
-    """Writes a small run's configuration into `folder`; sections hold YAML text that replaces the default's."""
+    """Writes a small run's configuration into `folder`; sections replace the defaults."""
     for split, count in (("train", 6000), ("val", 1600)):
         if not (folder / f"{split}_000.bin").exists():
             write_tokens(folder / f"{split}_000.bin", made_tokens(count, seed=count))
-    chosen = {
+    return write_sections(folder, family, {
         "model": WIDER[family],
         "parallel": "{pipeline: 4}",
         "schedule": "{bpipe: on, micro_batch: 2}",
@@ -134,10 +134,7 @@ def write_config(folder, family="llama", **sections):
         "data": f'{{train: "{folder}/train_*.bin", val: "{folder}/val_*.bin", val_every: 2, val_batches: 2}}',
         "hardware": "{device: cpu, peak_tflops: 0.05, reserve_gib: 0.1}",
         **sections,
-    }
-    path = folder / f"{family}_{uuid.uuid4().hex}.yaml"
-    path.write_text("".join(f"{section}: {text}\n" for section, text in chosen.items()))
-    return path
+    })
 
 
 def shared_library(path, source, *flags, compiler="gcc"):
@@ -168,13 +165,20 @@ def environment(**changes):
     return {**kept, "OMP_WAIT_POLICY": "passive", "HWLOC_COMPONENTS": "-linux:0x8,-pci", **changes}
 
 
+def one_thread(**changes):
+    return environment(OMP_NUM_THREADS="1", **changes)
+
+
 def mpirun(ranks):
     """Returns a bare mpirun in front of a trainer, as a user types it."""
     return ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
 
 
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # mpirun asks for it
+
+
 def mpirun_environment(**changes):
-    return environment(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", **changes)
+    return environment(**AS_ROOT, **changes)
 
 
 def processes_with(text):
@@ -264,50 +268,58 @@ def end_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-class Job:
-    """A trainer that runs at the same time as the test."""
+class Job(subprocess.Popen):
+    """A program that runs at the same time as the test."""
 
-    def __init__(self, config, *overrides, family="llama", prefix=(), arguments=(), env=None, stdout=subprocess.PIPE):
-        self.config, self.family = config, family
-        self.parent = subprocess.Popen(
-            [*prefix, trainer(family), "-c", config, *as_options(*overrides), *arguments],
-            cwd=ROOT,
-            env=env if env is not None else mpirun_environment() if prefix else environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, words, *, env=None, config=None, metrics=None, **options):
+        self.config, self.metrics, self.began = config, metrics, time.monotonic()
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        super().__init__(words, **{"cwd": ROOT, "env": env or environment(), **pipes, **options})
 
     def ranks(self):
         """Returns the processes of the ranks, lowest first."""
         return [pid for _, pid in sorted(rank_processes(str(self.config)).items())]
 
-    def end(self):
-        try:
-            stdout, stderr = self.parent.communicate(timeout=patience(TIME_LIMIT))
-        except subprocess.TimeoutExpired:
-            self.parent.kill()
-            raise
-        return Ended(self.config, self.parent.returncode, stdout or "", stderr)
+    def trains(self, steps):
+        """Waits until there are so many steps in its metrics."""
+        wait_until(lambda: self.poll() is not None or len(metrics_of(self.metrics)) >= steps, f"no {steps} steps")
+        assert self.poll() is None, self.end(None).stderr
 
-    def stop(self, number=signal.SIGTERM):
-        """Asks it to stop, and waits for the end."""
-        self.parent.send_signal(number)
-        return self.end()
+    def wait_for(self, *words):
+        """Reads stderr up to a line that contains these words; returns the line."""
+        late = threading.Timer(patience(TIME_LIMIT), self.kill)
+        late.start()
+        try:
+            return next(line for line in self.stderr if all(word in line for word in words))
+        except StopIteration:
+            raise AssertionError(f"it ended with {self.wait()} and never said {words}") from None
+        finally:
+            late.cancel()
+
+    def end(self, code=0, limit=TIME_LIMIT, input=None):
+        """Waits for the end, for at most `limit` seconds of an idle machine."""
+        try:
+            stdout, stderr = self.communicate(input, patience(limit))
+        finally:
+            self.kill()
+        ended = Ended(self, stdout or "", stderr or "")
+        assert code in (None, ended.code), (self.args, ended.code, stdout, stderr)
+        return ended
+
+    def stop(self, number=signal.SIGTERM, code=1, **options):
+        """Asks it to stop, and waits for the end; code: of a run that has no folder for checkpoints."""
+        self.send_signal(number)
+        return self.end(code, **options)
 
 
 class Ended:
-    """The result of a run: exit code, stdout, stderr and the lines of its metrics file."""
+    """The result of a program: exit code, stdout, stderr, seconds, and the lines of a trainer's metrics file."""
 
-    def __init__(self, config, code, stdout, stderr):
-        self.config, self.code, self.stdout, self.stderr = config, code, stdout, stderr
+    def __init__(self, job, stdout, stderr):
+        self.config, self.metrics, self.code = job.config, job.metrics, job.returncode
+        self.stdout, self.stderr, self.seconds = stdout, stderr, time.monotonic() - job.began
         self.said = stderr.splitlines()
-        self.lines = []
-
-    def read_metrics(self, path):
-        self.lines = path.read_text().splitlines() if path.exists() else []
-        return self
+        self.lines = lines_of(self.metrics) if self.metrics else []
 
     def of_type(self, kind):
         return [entry for entry in map(json.loads, self.lines) if entry["type"] == kind]
@@ -321,6 +333,20 @@ class Ended:
         return self.of_type("step")
 
     @property
+    def numbers(self):
+        """Returns the numbers of the steps."""
+        return [step["step"] for step in self.steps]
+
+    def curve(self, first=1):
+        """Returns (step, loss, norm) for the steps from `first` on."""
+        return [(step["step"], step["loss"], step["grad_norm"]) for step in self.steps if step["step"] >= first]
+
+    @property
+    def vals(self):
+        """Returns {step: loss} of the validations."""
+        return {val["step"]: val["loss"] for val in self.of_type("val")}
+
+    @property
     def losses(self):
         """Returns everything that must be equal in every layout, in order: losses, norms, validation losses."""
         return [value for entry in map(json.loads, self.lines)
@@ -328,50 +354,69 @@ class Ended:
 
     @property
     def bits(self):
-        """Returns the losses as text: 17 significant digits determine the bits of a double."""
-        pattern = re.compile(r'"(?:loss|grad_norm)":([^,}]+)')
-        return [digits for line in self.lines if '"type":"run"' not in line for digits in pattern.findall(line)]
+        return bits_of(self.lines)
 
 
-def started(config, folder, *overrides, **keywords):
+def lines_of(path):
+    return path.read_text().splitlines() if path.is_file() else []
+
+
+def bits_of(lines):
+    """Returns the losses of metrics as text: 17 significant digits determine the bits of a double."""
+    pattern = re.compile(r'"(?:loss|grad_norm)":([^,}]+)')
+    return [digits for line in lines if '"type":"run"' not in line for digits in pattern.findall(line)]
+
+
+def as_options(*changes):
+    """Returns changes of a configuration, each "key=value" or {key: value}, as arguments of a trainer."""
+    as_text = lambda value: value if isinstance(value, (str, Path)) else json.dumps(value)
+    words = [[change] if isinstance(change, str) else [f"{key}={as_text(value)}" for key, value in change.items()]
+             for change in changes]
+    return [part for word in sum(words, []) for part in ("-o", word)]
+
+
+def launch(config, *changes, family="llama", program=None, prefix=(), arguments=(), resume=None, resume_if_any=None,
+           env=None, **options):
+    """Starts a trainer. Its metrics are in a new file next to the configuration, unless a change names another.
+
+    program: another than the trainer of the build; prefix: words before it, such as an mpirun; arguments: after it."""
+    keys = as_options(f"log.metrics={config.parent}/{uuid.uuid4().hex}.jsonl", *changes)
+    metrics = [key for key in keys if key.startswith("log.metrics=")][-1].partition("=")[2]
+    for option, folder in (("--resume", resume), ("--resume-if-any", resume_if_any)):
+        keys += [option, folder] if folder is not None else []
+    return Job([*prefix, program or trainer(family), "-c", config, *keys, *arguments], config=config,
+               metrics=Path(metrics) if metrics else None,
+               env=env or (mpirun_environment() if prefix else environment()), **options)
+
+
+def run(config, *changes, code=0, limit=TIME_LIMIT, **options):
+    """Runs a trainer to the end."""
+    return launch(config, *changes, **options).end(code, limit)
+
+
+def started(config, folder, *changes, **options):
     """Starts an endless run and waits for its first steps. Its metrics are in metrics.jsonl of the folder."""
-    metrics = folder / "metrics.jsonl"
-    metrics.unlink(missing_ok=True)
-    endless = ("train.steps=1000000", "train.schedule=constant", "data.val_every=0", f"log.metrics={metrics}")
-    job = Job(config, *endless, *overrides, **keywords)
-    wait_until(lambda: job.parent.poll() is not None or len(metrics_of(metrics)) > 2, "no steps")
-    assert job.parent.poll() is None, job.end().stderr
+    (folder / "metrics.jsonl").unlink(missing_ok=True)
+    endless = ("train.steps=1000000", "train.schedule=constant", "data.val_every=0")
+    job = launch(config, *endless, f"log.metrics={folder}/metrics.jsonl", *changes, **options)
+    job.trains(3)
     return job
 
 
-def run(config, *overrides, **keywords):
-    """Runs to the end, successful or not, and reads the metrics."""
-    metrics = config.parent / f"{uuid.uuid4().hex}.jsonl"
-    return Job(config, f"log.metrics={metrics}", *overrides, **keywords).end().read_metrics(metrics)
+def execute(words, code=0, limit=TIME_LIMIT, input=None, **options):
+    """Runs a program to the end."""
+    return Job(words, **options, **({} if input is None else {"stdin": subprocess.PIPE})).end(code, limit, input)
 
 
-def trained(config, *overrides, **keywords):
-    """Runs to the end and requires success."""
-    ended = run(config, *overrides, **keywords)
-    assert ended.code == 0, (overrides, ended.stdout, ended.stderr)
-    return ended
+def command(family, *arguments, overrides=(), **options):
+    """Runs a trainer to the end without a configuration of ours."""
+    return execute([trainer(family), *arguments, *as_options(*overrides)], **{"limit": 4 * TIME_LIMIT, **options})
 
 
-def as_options(*overrides):
-    """Returns overrides as arguments of a trainer."""
-    return [part for override in overrides for part in ("-o", override)]
-
-
-def command(family, *arguments, overrides=(), env=None):
-    return subprocess.run([trainer(family), *arguments, *as_options(*overrides)], cwd=ROOT, env=env or environment(),
-                          capture_output=True, text=True, timeout=10 * TIME_LIMIT)
-
-
-def script(name, *arguments, **more):
+def script(name, *arguments, **options):
     """Runs one of scripts/, studies/ or make/ to its end."""
     path = next(path for folder in ("scripts", "studies", "make") if (path := ROOT / folder / name).exists())
-    options = {"capture_output": "stdout" not in more, "text": True, "timeout": 120, "env": environment(), **more}
-    return subprocess.run([sys.executable, path, *arguments], **options)
+    return execute([sys.executable, path, *arguments], **options)
 
 
 def close(left, right, relative):
@@ -385,68 +430,30 @@ def close(left, right, relative):
 # ---- runs of one configuration, changed a little each time -----------------------------------------------------------
 
 
-class Result:
-    def __init__(self, code, stdout, stderr, seconds, metrics):
-        self.code, self.stdout, self.stderr, self.seconds = code, stdout, stderr, seconds
-        lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
-        self.steps = {line["step"]: line for line in lines if line["type"] == "step"}
-        self.vals = {line["step"]: line["loss"] for line in lines if line["type"] == "val"}
-        self.wrote_metrics = metrics.exists()
-
-    def curve(self, first=1):
-        """Returns (step, loss, norm) for the steps from `first` on."""
-        return [(s, self.steps[s]["loss"], self.steps[s]["grad_norm"]) for s in sorted(self.steps) if s >= first]
-
-
 class Trainer:
-    """Runs one program in one folder; every run has its own metrics file unless a change names one."""
+    """Runs of one configuration in one folder, with one thread. changes: what all runs change."""
 
-    def __init__(self, folder, model, train=None):
-        self.folder, self.runs = Path(folder), 0
-        tokens = walked_tokens(4000, model["vocab"]) if train is None else train
-        data = write_tokens(self.folder / "train.bin", tokens)
-        self.program = trainer(model["family"])
-        self.config = {
+    def __init__(self, folder, model, tokens=None, *changes):
+        self.folder, self.model, self.changes = Path(folder), model, changes
+        tokens = walked_tokens(4000, model["vocab"]) if tokens is None else tokens
+        self.data = write_tokens(self.folder / "train.bin", tokens)
+        self.config = write_sections(self.folder, model["family"], {
             "model": model,
             "train": {"global_batch": 8, "steps": 8, "lr": 3.0e-3, "warmup_steps": 2},
-            "data": {"train": str(data)},
+            "data": {"train": str(self.data)},
             "hardware": {"device": "cpu", "peak_tflops": 1, "reserve_gib": 0.1},
-        }
+        })
 
-    def prepare(self, *changes):
-        """Writes the configuration of a run; returns its command and its metrics file."""
-        self.runs += 1
-        metrics = self.folder / f"metrics_{self.runs}.jsonl"
-        config = merged(self.config, {"log.metrics": str(metrics)}, *changes)
-        path = self.folder / f"config_{self.runs}.yaml"
-        path.write_text(json.dumps(config))
-        return [str(self.program), "-c", str(path)], Path(config["log"]["metrics"])
+    def words(self, *changes):
+        """Returns the command of a run."""
+        return [trainer(self.model["family"]), "-c", self.config, *as_options(*self.changes, *changes)]
 
-    def start(self, *changes, resume=None, resume_if_any=None, **more):
-        command, metrics = self.prepare(*changes)
-        command += more.pop("arguments", [])
-        if resume_if_any is not None:
-            command += ["--resume-if-any", str(resume_if_any)]
-        if resume is not None:
-            command += ["--resume", str(resume)]
-        env = environment(OMP_NUM_THREADS="1", **more.pop("environment", {}))
-        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   text=True, **more)
-        process.began, process.metrics = time.monotonic(), metrics
-        return process
+    def launch(self, *changes, env=None, **options):
+        return launch(self.config, *self.changes, *changes, family=self.model["family"], env=env or one_thread(),
+                      **options)
 
-    def end(self, process, timeout=300):
-        stdout, stderr = process.communicate(timeout=patience(timeout))
-        return Result(process.returncode, stdout, stderr, time.monotonic() - process.began, process.metrics)
-
-    def run(self, *changes, resume=None, code=0, **more):
-        process = self.start(*changes, resume=resume, **more)
-        try:
-            result = self.end(process)
-        finally:
-            process.kill()
-        assert result.code == code, result.stderr
-        return result
+    def run(self, *changes, code=0, limit=TIME_LIMIT, **options):
+        return self.launch(*changes, **options).end(code, limit)
 
 
 def layout(p=1, t=1, d=1, bpipe=False, b=1, **more):
@@ -482,5 +489,5 @@ def tensors_of(folder, files="*"):
 
 def verify(folder):
     """Returns None, or why the checkpoint is not intact."""
-    result = subprocess.run([TOOLS / "tool_verify", folder], capture_output=True, text=True)
-    return None if result.returncode == 0 else result.stderr.strip()
+    ended = execute([TOOLS / "tool_verify", folder], code=None)
+    return None if ended.code == 0 else ended.stderr.strip()

@@ -5,8 +5,6 @@ test/virtual runs each case in three orders with one seed, `make soak` with four
 """
 
 import concurrent.futures
-import subprocess
-import uuid
 from typing import NamedTuple
 
 import trainer_runs
@@ -194,15 +192,16 @@ CASES = {
 
 
 def write_config(folder, family, **sections):
-    """Writes a small run's configuration into `folder`; sections hold YAML text that replaces a default section."""
+    """Writes a small run's configuration into `folder`; sections replace the defaults."""
     for split in ("train", "val"):
         trainer_runs.write_tokens(folder / f"{split}.bin", trainer_runs.made_tokens(4000, 61, seed=len(split)))
-    chosen = {"model": SMALL[family], "data": f"{{train: {folder}/train.bin}}",
-              "train": "{global_batch: 8, steps: 2, lr: 1.0e-3, warmup_steps: 1}", "hardware": "{reserve_gib: 2}",
-              **sections}
-    path = folder / f"{family}_{uuid.uuid4().hex}.yaml"
-    path.write_text("".join(f"{section}: {text}\n" for section, text in chosen.items()))
-    return path
+    return trainer_runs.write_sections(folder, family, {
+        "model": SMALL[family],
+        "data": f"{{train: {folder}/train.bin}}",
+        "train": "{global_batch: 8, steps: 2, lr: 1.0e-3, warmup_steps: 1}",
+        "hardware": "{reserve_gib: 2}",
+        **sections,
+    })
 
 
 def apart(options):
@@ -212,30 +211,20 @@ def apart(options):
 
 
 def environment(**changes):
-    return trainer_runs.environment(**{"OMP_NUM_THREADS": "1", "VIRTUAL_PATIENCE": "60", **changes})
+    return trainer_runs.one_thread(**{"VIRTUAL_PATIENCE": "60", **changes})
 
 
-def run(config, family, *overrides, arguments=(), timeout=300, before=(), **changes):
-    """Runs a trainer of build/virtual to its end and reads its metrics; on a virtual GPU, unless an override selects
-    the CPU."""
-    metrics = config.parent / f"{uuid.uuid4().hex}.jsonl"
-    own = (f"log.metrics={metrics}", "hardware.device=cuda")
-    options = trainer_runs.as_options(*own, *overrides)
-    command = [*before, VIRTUAL / f"train_{family}", "-c", config, *options, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment(**changes))
-    return trainer_runs.Ended(config, done.returncode, done.stdout, done.stderr).read_metrics(metrics)
-
-
-def trained(config, family, *overrides, **keywords):
-    """Runs to the end and requires success."""
-    ended = run(config, family, *overrides, **keywords)
-    assert ended.code == 0, (overrides, keywords, ended.stderr[-2000:])
-    return ended
+def run(config, family, *overrides, arguments=(), resume=None, prefix=(), limit=300, code=0, **changes):
+    """Runs a trainer of build/virtual to its end; on a virtual GPU, unless an override selects the CPU. changes: of the
+    environment."""
+    return trainer_runs.run(config, "hardware.device=cuda", *overrides, family=family, arguments=arguments,
+                            program=VIRTUAL / f"train_{family}", resume=resume, prefix=prefix, limit=limit, code=code,
+                            env=environment(**changes))
 
 
 def on_cpu(config, family, *overrides, **keywords):
     kept = [option for option in overrides if not option.startswith("hardware.")]
-    return trained(config, family, *kept, "hardware.device=cpu", "hardware.peak_tflops=0.05", **keywords)
+    return run(config, family, *kept, "hardware.device=cpu", "hardware.peak_tflops=0.05", **keywords)
 
 
 def differences(found, wanted, precision):
@@ -262,7 +251,7 @@ def in_orders(folder, case, orders):
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         alone = pool.submit(on_cpu, config, case.family, *case.options)
         runs = [
-            pool.submit(trained, config, case.family, *case.options, **case.environment, **more) for more in settings
+            pool.submit(run, config, case.family, *case.options, **case.environment, **more) for more in settings
         ]
         wanted, found = alone.result(), [each.result() for each in runs]
     for each, more in zip(found, settings):

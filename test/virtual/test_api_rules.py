@@ -1,9 +1,6 @@
 """The rules of CUDA and NCCL that src/cuda relies on hold on the virtual GPU; studies/first_gpu_day.sh runs the same
 program with the real libraries."""
 
-import os
-import subprocess
-
 import pytest
 import trainer_runs
 
@@ -13,13 +10,12 @@ PROGRAM = trainer_runs.ROOT / "build" / "virtual" / "api_rules"
 @pytest.mark.thorough
 def test_every_rule_of_the_real_libraries_holds_on_the_virtual_gpu():
     # The pipes between its two processes carry no vector clocks.
-    env = dict(os.environ, VIRTUAL_RACES="0", VIRTUAL_PATIENCE="120")
-    done = subprocess.run([PROGRAM], capture_output=True, text=True, timeout=600, env=env)
-    assert done.returncode == 0, done.stdout + done.stderr
+    env = trainer_runs.environment(VIRTUAL_RACES="0", VIRTUAL_PATIENCE="120")
+    done = trainer_runs.execute([PROGRAM], limit=600, env=env)
     lines = done.stdout.splitlines()
     assert len(lines) == 12 and all(line.startswith("confirmed ") for line in lines), done.stdout
 
 
 def test_without_a_gpu_every_rule_is_skipped():
-    done = subprocess.run([PROGRAM], capture_output=True, text=True, timeout=60, env=dict(os.environ, VIRTUAL_GPUS="0"))
-    assert (done.returncode, done.stdout) == (0, "skipped every rule: there is no GPU here\n")
+    done = trainer_runs.execute([PROGRAM], env=trainer_runs.environment(VIRTUAL_GPUS="0"))
+    assert done.stdout == "skipped every rule: there is no GPU here\n"

@@ -2,10 +2,8 @@
 is computed, and time is simulated. The plan predicts the same figures independently: bytes must be equal, and times
 must agree within 2 percent."""
 
-import json
 import re
 import shutil
-import subprocess
 
 import plans
 import pytest
@@ -32,15 +30,10 @@ def given(tokens, *overrides):
 
 def dry(family, tokens, folder, *overrides, nodes=1, **changes):
     """Runs to the end. Returns the metrics of the last step, and what the run said."""
-    metrics = folder / "metrics.jsonl"
-    metrics.unlink(missing_ok=True)
-    options = trainer_runs.as_options(*given(tokens, f"log.metrics={metrics}", *overrides))
-    command = [VIRTUAL / f"train_{family}", "-c", CONFIGS[family], *options]
-    env = trainer_runs.environment(OMP_NUM_THREADS="1", VIRTUAL_DRY="1", VIRTUAL_GPUS="8", VIRTUAL_NODES=str(nodes),
-                                   **changes)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=trainer_runs.patience(280), env=env)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return trainer_runs.metrics_of(metrics)[-1], done.stderr
+    env = trainer_runs.one_thread(VIRTUAL_DRY="1", VIRTUAL_GPUS="8", VIRTUAL_NODES=str(nodes), **changes)
+    ended = trainer_runs.run(CONFIGS[family], *given(tokens, f"log.metrics={folder}/metrics.jsonl", *overrides),
+                             program=VIRTUAL / f"train_{family}", env=env)
+    return ended.steps[-1], ended.stderr
 
 
 def planned(family, tokens, *overrides):
@@ -356,10 +349,8 @@ def test_a_dry_run_is_an_option_of_the_trainers(tokens):
     keys = (f"data.train={tokens}", "data.val=", "hardware.gpu=h100", "hardware.gpus_per_node=2", "train.steps=2",
             "model.vocab=30000", "log.metrics=", "sample.every=1", "sample.tokenizer=ids")  # fmt: skip
     # A pipe can be read only once.
-    command = [trainer_runs.trainer("llama"), "-c", "/dev/stdin", "--dry-run", *trainer_runs.as_options(*keys)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=trainer_runs.patience(120),
-                          input=config.read_text(), env=trainer_runs.environment(OMP_NUM_THREADS="1"))
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = trainer_runs.command("llama", "-c", "/dev/stdin", "--dry-run", overrides=keys, input=config.read_text(),
+                                env=trainer_runs.one_thread())
     assert "dry run on virtual GPUs" in done.stderr.splitlines()[0]
     lines = [line for line in done.stdout.splitlines() if line.startswith("step")]
     assert len(lines) == 2 and all("| loss - | norm - |" in line for line in lines)
@@ -371,14 +362,13 @@ def test_a_dry_run_beside_a_run_leaves_its_checkpoints_and_metrics_alone(tmp_pat
     keys = ["parallel.pipeline=1", "schedule.bpipe=off", "train.steps=1", f"log.metrics={metrics}",
             f"checkpoint.dir={saved}", "checkpoint.every=1"]  # fmt: skip
     config = trainer_runs.write_config(tmp_path)
-    assert trainer_runs.Job(config, *keys).end().code == 0
+    trainer_runs.run(config, *keys)
     before = metrics.read_bytes(), sorted(saved.iterdir())
-    refused = trainer_runs.Job(config, *keys, "hardware.device=auto", arguments=["--dry-run"]).end()
-    assert refused.code == 2 and refused.said[-1].endswith("or, for none, -o log.metrics="), refused.stderr
+    refused = trainer_runs.run(config, *keys, "hardware.device=auto", arguments=["--dry-run"], code=2)
+    assert refused.said[-1].endswith("or, for none, -o log.metrics="), refused.stderr
     for _ in range(2):
         other = f"log.metrics={tmp_path}/dry.jsonl"
-        ended = trainer_runs.Job(config, *keys, "hardware.device=auto", other, arguments=["--dry-run"]).end()
-        assert ended.code == 0, ended.stderr
+        trainer_runs.run(config, *keys, "hardware.device=auto", other, arguments=["--dry-run"])
     assert (metrics.read_bytes(), sorted(saved.iterdir())) == before
 
 
@@ -393,9 +383,8 @@ def test_virtual_gpus_of_other_sources_are_refused(tmp_path):
     assert stamp in ours.read_bytes()
     theirs.write_bytes(code.replace(stamp, stamp[:-1] + (b"1" if stamp[-1:] == b"0" else b"0")))
     theirs.chmod(0o755)
-    command = [ours, "-c", trainer_runs.ROOT / "configs/llama_tiny.yaml", "--dry-run"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (1, "") and done.stderr == (
+    done = trainer_runs.execute([ours, "-c", "configs/llama_tiny.yaml", "--dry-run"], code=1)
+    assert done.stdout == "" and done.stderr == (
         f"train_llama: --dry-run: {theirs} was built from other sources than this program; "
         f"run make programs virtual in {tmp_path}\n"
     )
@@ -409,9 +398,8 @@ def test_what_needs_weights_is_refused_in_a_dry_run(tmp_path):
     for overrides, arguments, reason in REFUSED.values():
         asked, changed = ([text.format(saved) for text in texts] for texts in (arguments, overrides))
         chosen = (*data, "checkpoint.every=0", "train.steps=3", *changed)
-        ended = virtual_runs.run(config, "llama", *chosen, arguments=asked, VIRTUAL_DRY="1")
-        assert (ended.code, ended.stdout) == (2, ""), (asked, ended.stderr)
-        assert ended.stderr.splitlines()[-1].endswith(f"VIRTUAL_DRY=1 computes nothing: {reason}"), ended.stderr
+        ended = virtual_runs.run(config, "llama", *chosen, arguments=asked, code=2, VIRTUAL_DRY="1")
+        assert ended.stdout == "" and ended.said[-1].endswith(f"VIRTUAL_DRY=1 computes nothing: {reason}"), ended.stderr
     assert sorted(saved.iterdir()) == kept
 
 
@@ -421,6 +409,5 @@ def test_the_virtual_gpu_knows_nothing_of_the_plan():
     for path in [*FOLDER.glob("*.cc"), *FOLDER.glob("*.h"), *(FOLDER / "include").glob("*.h")]:
         for name in re.findall(r'^#include "([\w./]+)"', path.read_text(), re.M):
             assert not (trainer_runs.ROOT / "src" / name).exists() or name in allowed, f"{path.name} includes {name}"
-    symbols = subprocess.run(["nm", "-C", VIRTUAL / "libtrainer_cuda.so"], capture_output=True, text=True,
-                             check=True).stdout
+    symbols = trainer_runs.execute(["nm", "-C", VIRTUAL / "libtrainer_cuda.so"]).stdout
     assert not re.search(r" [TtU] (plan_make|plan_time|hardware_times|schedule_|simulate_|bpipe_)", symbols)

@@ -2,7 +2,6 @@
 place and the remedy), with a non-zero exit code, and without a process left."""
 
 import re
-import subprocess
 
 import pytest
 import trainer_runs
@@ -24,8 +23,7 @@ def sentences(ended):
 def complaints(folder, *options, code=1, **environment):
     """Returns the messages of a run that has to fail and to leave no process."""
     config = write_config(folder, "llama")
-    ended = run(config, "llama", "train.steps=100", *options, timeout=trainer_runs.patience(60), **environment)
-    assert ended.code == code, (ended.code, ended.stdout, ended.stderr)
+    ended = run(config, "llama", "train.steps=100", *options, limit=60, code=code, **environment)
     assert trainer_runs.nothing_left(config)
     assert "virtual GPU:" not in ended.stderr, ended.stderr
     return sentences(ended)
@@ -66,7 +64,7 @@ def test_instances_of_one_gpu_are_refused_unless_ranks_may_share_it(tmp_path):
     said = refused(tmp_path, *TWO, VIRTUAL_MIG="1", VIRTUAL_GPUS="2")
     assert re.search(r"MIG 3g\.40gb\), and 2 would share one; .* hardware\.share_gpu: true", said), said
     config = write_config(tmp_path, "llama")
-    virtual_runs.trained(config, "llama", *TWO, "hardware.share_gpu=true", VIRTUAL_MIG="1", VIRTUAL_GPUS="2")
+    run(config, "llama", *TWO, "hardware.share_gpu=true", VIRTUAL_MIG="1", VIRTUAL_GPUS="2")
 
 
 @pytest.mark.every_case
@@ -115,7 +113,7 @@ def test_a_gpu_that_does_not_answer_is_named_and_not_called_another_model(tmp_pa
 
 def test_a_cudnn_that_does_not_start_is_named_with_its_cause(tmp_path):
     config = write_config(tmp_path, "llama")
-    ended = virtual_runs.trained(config, "llama", "train.precision=bf16", "train.steps=1", VIRTUAL_FAULT="cudnn@1")
+    ended = run(config, "llama", "train.precision=bf16", "train.steps=1", VIRTUAL_FAULT="cudnn@1")
     assert re.search(r"flash falls back to recompute: .*_NOT_INITIALIZED .*is missing", ended.stderr), ended.stderr
 
 
@@ -125,7 +123,7 @@ def test_nodes_with_different_versions_of_nccl_are_refused_with_both(tmp_path):
     versions = r"Mismatched NCCL version detected : rank \d version 22\d+ rank \d version 22\d+"
     assert re.search(rf"group, rank \d of 2: starting NCCL failed: {versions}; check the other ranks' hosts", said)
     config = write_config(tmp_path, "llama")
-    ended = virtual_runs.trained(config, "llama", *TWO, **APART, VIRTUAL_NCCL="29999", VIRTUAL_CUBLAS="differs")
+    ended = run(config, "llama", *TWO, **APART, VIRTUAL_NCCL="29999", VIRTUAL_CUBLAS="differs")
     assert "the ranks have cuBLAS 130100 to 130101" in ended.stderr  # the NCCL is newer than the headers of the build
 
 
@@ -142,7 +140,7 @@ REASONS = {
 @pytest.mark.every_case
 @pytest.mark.parametrize("environment, reason", REASONS.values(), ids=REASONS)
 def test_tensor_ranks_that_cannot_copy_use_nccl_and_say_why(tmp_path, environment, reason):
-    ended = virtual_runs.trained(write_config(tmp_path, "llama"), "llama", *WIDE, **environment)
+    ended = run(write_config(tmp_path, "llama"), "llama", *WIDE, **environment)
     said = [line for line in ended.stderr.splitlines() if "gathers and sums over tensor ranks by NCCL" in line]
     assert len(said) == 2 and all(re.search(reason, line) for line in said), ended.stderr  # one line a stage
     told = complaints(tmp_path, *WIDE, "parallel.collectives=copy", **environment)
@@ -155,7 +153,7 @@ def test_tensor_ranks_without_nvlink_copy_only_if_the_configuration_demands_it(t
     said = []
     for collectives in ("auto", "copy"):
         options = (*WIDE, f"parallel.collectives={collectives}")
-        ended = virtual_runs.trained(write_config(tmp_path, "llama"), "llama", *options, VIRTUAL_PEERS="pcie")
+        ended = run(write_config(tmp_path, "llama"), "llama", *options, VIRTUAL_PEERS="pcie")
         said.append(re.findall(r"by NCCL, .*: its GPU has no NVLink to this one", ended.stderr))
     assert [len(lines) for lines in said] == [2, 0], said  # one line a stage
 
@@ -164,9 +162,9 @@ def test_tensor_ranks_without_nvlink_copy_only_if_the_configuration_demands_it(t
 def test_tensor_ranks_that_see_only_their_own_gpu_do_not_copy(tmp_path):
     """Where the GPUs have no NVLink, two copies could arrive in another order, and CUDA does not tell them."""
     own = ("bash", "-c", 'CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK exec "$@"', "rank")
-    before, options = (*trainer_runs.mpirun(2), *own), ("parallel.tensor=2", "parallel.sequence=true")
-    ended = virtual_runs.trained(write_config(tmp_path, "llama"), "llama", *options, before=before,
-                                 VIRTUAL_PEERS="pcie", **trainer_runs.mpirun_environment())
+    prefix, options = (*trainer_runs.mpirun(2), *own), ("parallel.tensor=2", "parallel.sequence=true")
+    ended = run(write_config(tmp_path, "llama"), "llama", *options, prefix=prefix,
+                                 VIRTUAL_PEERS="pcie", **trainer_runs.AS_ROOT)
     assert re.search(r"by NCCL, .*: rank \d: its GPU is not visible here.*; make all GPUs .* visible", ended.stderr)
 
 
@@ -188,7 +186,7 @@ def test_a_rank_that_stops_between_copies_ends_the_job(tmp_path):
 
 def test_a_reserve_that_libraries_exceed_is_named_with_what_they_hold(tmp_path):
     config = write_config(tmp_path, "llama")
-    ended = virtual_runs.trained(config, "llama", "hardware.reserve_gib=0.5", arguments=("-v",))
+    ended = run(config, "llama", "hardware.reserve_gib=0.5", arguments=("-v",))
     held = re.search(r"found: context, .* hold up to ([\d.]+) GiB of a GPU", ended.stderr)
     assert held and 0.5 < float(held[1]) < 2, ended.stderr
     assert ended.of_type("run")[0]["outside_gib"] == pytest.approx(float(held[1]), abs=0.005)
@@ -246,9 +244,8 @@ def test_the_final_message_has_a_line_of_its_own(tmp_path):
 
 
 def test_the_version_says_that_there_is_no_driver():
-    command = [virtual_runs.VIRTUAL / "train_llama", "--version"]
     env = virtual_runs.environment(VIRTUAL_DRIVER="none")
-    said = subprocess.run(command, capture_output=True, text=True, env=env, check=True).stdout
+    said = trainer_runs.execute([virtual_runs.VIRTUAL / "train_llama", "--version"], env=env).stdout
     assert re.search(r"^GPU +no driver, CUDA 13\.0, ", said, re.M), said
 
 
@@ -266,15 +263,15 @@ def test_launches_that_block_are_refused_between_ranks(tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("before, environment, sentence", [
+@pytest.mark.parametrize("prefix, environment, sentence", [
     (("taskset", "-c", "0"), {}, "may use only one core, .*--bind-to none"),
     ((), {"CUDA_DEVICE_MAX_CONNECTIONS": "4"}, r"a rank has \d+ streams, NCCL's included, which share CUDA's 4"),
 ], ids=["one core", "four queues"])  # fmt: skip
-def test_what_may_slow_a_rank_is_said_at_the_start(tmp_path, before, environment, sentence):
+def test_what_may_slow_a_rank_is_said_at_the_start(tmp_path, prefix, environment, sentence):
     config = write_config(tmp_path, "llama")
-    ended = virtual_runs.trained(config, "llama", *TWO, **APART, before=before, **environment)
+    ended = run(config, "llama", *TWO, **APART, prefix=prefix, **environment)
     assert re.search(sentence, ended.stderr), ended.stderr
-    ended = virtual_runs.trained(config, "llama", *TWO, **APART)
+    ended = run(config, "llama", *TWO, **APART)
     assert not re.search("hardware queues|only one core", ended.stderr), ended.stderr
 
 
@@ -283,5 +280,4 @@ def test_ranks_that_mpirun_starts_set_cudas_environment_before_mpi_starts(tmp_pa
     """An MPI with support for CUDA starts CUDA in MPI_Init; no parent has set the variables for these ranks."""
     config = write_config(tmp_path, "llama")
     unset = ("env", "-u", "CUDA_DEVICE_MAX_CONNECTIONS", "-u", "CUDA_MODULE_LOADING")
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    virtual_runs.trained(config, "llama", *TWO, before=(*unset, "mpirun", "--oversubscribe", "-n", "2"), **root)
+    run(config, "llama", *TWO, prefix=(*unset, "mpirun", "--oversubscribe", "-n", "2"), **trainer_runs.AS_ROOT)

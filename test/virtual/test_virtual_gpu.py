@@ -3,12 +3,11 @@ every order that events permit, and the race detector reports nothing."""
 
 import json
 import re
-import subprocess
 
 import pytest
 import trainer_runs
 import virtual_runs
-from virtual_runs import APART, BPIPE, CASES, WIDE, on_cpu, run, trained, write_config
+from virtual_runs import APART, BPIPE, CASES, WIDE, on_cpu, run, write_config
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -31,17 +30,17 @@ def test_tensor_ranks_wait_for_each_other_while_messages_leave(tmp_path, options
     gpus = "1" if options else "8"
     options = (*BPIPE, "parallel.tensor=2", "train.global_batch=4", "train.steps=1", *options)
     late = {"VIRTUAL_LATE": "4 7", "VIRTUAL_PATIENCE": "10", "VIRTUAL_GPUS": gpus}
-    assert trained(write_config(tmp_path, "llama"), "llama", *options, **late).bits
+    assert run(write_config(tmp_path, "llama"), "llama", *options, **late).bits
 
 
 @pytest.mark.thorough
 def test_a_rank_that_sees_gpus_maps_the_memory_of_the_others(tmp_path):
     config = write_config(tmp_path, "llama")
     own = ("bash", "-c", 'CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK exec "$@"', "rank")
-    before = (*trainer_runs.mpirun(4), *own)
-    ended = trained(config, "llama", *BPIPE, before=before, arguments=("-v",), **trainer_runs.mpirun_environment())
+    prefix = (*trainer_runs.mpirun(4), *own)
+    ended = run(config, "llama", *BPIPE, prefix=prefix, arguments=("-v",), **trainer_runs.AS_ROOT)
     assert "evicts as messages" not in ended.stderr and all(step["evictions"] > 0 for step in ended.steps)
-    assert ended.bits == trained(config, "llama", *BPIPE).bits
+    assert ended.bits == run(config, "llama", *BPIPE).bits
 
 
 OVERLAPS = [(f"parallel.overlap={overlap}",) for overlap in ("off", "on", "2", "3", "4")]
@@ -84,7 +83,7 @@ def test_layouts_have_the_same_bits_and_the_planned_bytes(tmp_path, family, give
     runs = []
     for layout in layouts:
         options, more = virtual_runs.apart((*given, *layout))
-        runs.append(trained(config, family, *options, VIRTUAL_ORDER="random", **more))
+        runs.append(run(config, family, *options, VIRTUAL_ORDER="random", **more))
     assert len(runs[0].bits) > 2 and all(ended.bits == runs[0].bits for ended in runs)
     assert all("as planned, to the byte" in ended.stderr for ended in runs)
 
@@ -98,7 +97,7 @@ def test_a_plan_replaces_flash_where_a_run_does(tmp_path, why, options):
     """The scores of recomputed attention grow with the square of the sequence."""
     config = write_config(tmp_path, "llama")
     options = ("model.seq_len=512", "train.global_batch=1", "train.steps=1", *options)
-    ended = trained(config, "llama", *options, VIRTUAL_RACES="0")
+    ended = run(config, "llama", *options, VIRTUAL_RACES="0")
     assert "as planned, to the byte" in ended.stderr
     overrides = ("hardware.device=cuda", "hardware.gpu=h100", *options)
     plan = trainer_runs.command("llama", "-c", config, "--plan", "--json", overrides=overrides)
@@ -115,7 +114,7 @@ def saving(folder):
 def pinned_and_planned(config, folder, *options):
     """Pinned bytes of rank 0, and its bytes of host memory in the plan."""
     folder.mkdir()
-    trained(config, "llama", *options, VIRTUAL_GPUS="1", VIRTUAL_PINNED=folder)
+    run(config, "llama", *options, VIRTUAL_GPUS="1", VIRTUAL_PINNED=folder)
     plan = run(config, "llama", *options, arguments=("--plan", "--json"), VIRTUAL_GPUS="1")
     return int((folder / "0").read_text()), json.loads(plan.stdout)["stages"][0]["host_bytes"]
 
@@ -145,10 +144,10 @@ def test_no_more_is_pinned_than_planned_where_messages_differ_in_size(tmp_path):
 @pytest.mark.parametrize("options", [BPIPE, (*WIDE, "train.precision=bf16")], ids=["bpipe", "tensor ranks in bf16"])
 def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(tmp_path, options):
     config = write_config(tmp_path, "llama")
-    whole = trained(config, "llama", *options, *saving(tmp_path / "whole"), VIRTUAL_ORDER="random")
-    rest = trained(config, "llama", *options, *saving(tmp_path / "rest"),
-                   arguments=("--resume", tmp_path / "whole" / "step_00000002"), VIRTUAL_ORDER="newest")
-    assert [step["step"] for step in rest.steps] == [3, 4]
+    whole = run(config, "llama", *options, *saving(tmp_path / "whole"), VIRTUAL_ORDER="random")
+    rest = run(config, "llama", *options, *saving(tmp_path / "rest"),
+               resume=tmp_path / "whole" / "step_00000002", VIRTUAL_ORDER="newest")
+    assert rest.numbers == [3, 4]
     assert rest.bits == whole.bits[len(whole.bits) // 2 :]
     for part in sorted(path for path in (tmp_path / "rest" / "step_00000004").iterdir() if path.suffix != ".json"):
         assert part.read_bytes() == (tmp_path / "whole" / "step_00000004" / part.name).read_bytes(), part.name
@@ -159,7 +158,7 @@ def test_collectives_work_in_registered_memory_if_every_rank_has_it(tmp_path):
     config, said = write_config(tmp_path, "llama"), {}
     fault = {"NCCL_NVLS_ENABLE": "1", "VIRTUAL_FAULT": "memalloc@1@1"}  # rank 1 gets no such memory
     for name, environment in {"fault": fault, "on": {"NCCL_NVLS_ENABLE": "1"}, "off": {}}.items():
-        ended = trained(config, "llama", *WIDE, "parallel.collectives=nccl", arguments=("-v",), **environment)
+        ended = run(config, "llama", *WIDE, "parallel.collectives=nccl", arguments=("-v",), **environment)
         found = re.findall(r"chosen: collectives over tensor ranks work in memory that is (.*)", ended.stderr)
         said[name] = (found, ended.bits)
     assert [said[name][0] for name in said] == [["not registered with NCCL"], ["registered with NCCL"], []]
@@ -170,7 +169,7 @@ def counted_on(config, folder, *options):
     """The multiprocessors that each kernel of a product counts on, rank by rank; 0: all."""
     folder.mkdir()
     overlap = ("parallel.overlap=on",) if not any("overlap" in option for option in options) else ()
-    trained(config, "llama", *WIDE, *overlap, *options, VIRTUAL_RACES="0", VIRTUAL_PRODUCTS=folder)
+    run(config, "llama", *WIDE, *overlap, *options, VIRTUAL_RACES="0", VIRTUAL_PRODUCTS=folder)
     return [int(line) for rank in sorted(folder.iterdir()) for line in rank.read_text().split()]
 
 
@@ -215,7 +214,7 @@ def test_collectives_and_products_share_a_small_gpu(tmp_path, multiprocessors):
     config = write_config(tmp_path, "gpt")
     small = {"VIRTUAL_MULTIPROCESSORS": multiprocessors, "VIRTUAL_NODES": "4", "VIRTUAL_RACES": "0"}
     options = (*WIDE, *NCCL, "parallel.data=2", "parallel.overlap=on", "model.tie_embeddings=true")
-    assert trained(config, "gpt", *options, **small).bits == trained(config, "gpt", *options, VIRTUAL_RACES="0").bits
+    assert run(config, "gpt", *options, **small).bits == run(config, "gpt", *options, VIRTUAL_RACES="0").bits
 
 
 @pytest.mark.thorough
@@ -225,10 +224,10 @@ def test_validation_is_that_of_cpus(tmp_path):
     saved = tmp_path / "saved"
     options = (*BPIPE, f"checkpoint.dir={saved}", "checkpoint.every=2")
     wanted = on_cpu(config, "llama", *BPIPE)
-    found = trained(config, "llama", *options, VIRTUAL_ORDER="random")
+    found = run(config, "llama", *options, VIRTUAL_ORDER="random")
     assert [val["step"] for val in found.of_type("val")] == [1, 2]
     assert virtual_runs.differences(found.of_type("val"), wanted.of_type("val"), "fp32") == []
-    asked = trained(config, "llama", *BPIPE, arguments=("--validate", "--json", "--resume", saved))
+    asked = run(config, "llama", *BPIPE, arguments=("--validate", "--json", "--resume", saved))
     assert json.loads(asked.stdout)["loss"] == found.of_type("val")[-1]["loss"]
 
 
@@ -244,14 +243,14 @@ def test_validation_has_the_kernels_of_training(tmp_path):
     for arguments in ((), ("--validate", "--resume", saved)):
         folder = tmp_path / str(len(counts))
         folder.mkdir()
-        trained(config, "llama", *keys, arguments=arguments, VIRTUAL_RACES="0", VIRTUAL_PRODUCTS=folder)
+        run(config, "llama", *keys, arguments=arguments, VIRTUAL_RACES="0", VIRTUAL_PRODUCTS=folder)
         counts.append({int(line) for rank in folder.iterdir() for line in rank.read_text().split()})
     assert counts == [{132 - 4}] * 2
 
 
 def test_a_checkpoint_waits_for_gathers_of_weights(tmp_path):
     saved = (f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=1")
-    trained(write_config(tmp_path, "llama"), "llama", "parallel.data=2", "parallel.pipeline=2", *saved)
+    run(write_config(tmp_path, "llama"), "llama", "parallel.data=2", "parallel.pipeline=2", *saved)
 
 
 @pytest.mark.thorough
@@ -261,15 +260,15 @@ def test_samples_are_those_of_cpus(tmp_path, options):
     sample = ("sample.tokenizer=ids", "sample.tokens=12", "sample.count=2", "sample.temperature=0.9")
     chosen = (*options, *sample, "sample.every=2", "sample.prompt=5 6")
     saved = (f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=2")
-    training = trained(config, "llama", *chosen, *saved, VIRTUAL_ORDER="random")
+    training = run(config, "llama", *chosen, *saved, VIRTUAL_ORDER="random")
     assert re.search(r"5 6( \d+){12}$", training.stdout, re.M), training.stdout
     asked = ("--generate", "5 6", "--resume", tmp_path / "saved")
-    texts = [run(config, "llama", *chosen, arguments=asked).stdout for run in (on_cpu, trained)]
+    texts = [ask(config, "llama", *chosen, arguments=asked).stdout for ask in (on_cpu, run)]
     assert texts[0] == texts[1] and re.search(r"5 6( \d+){12}$", texts[0], re.M), texts
 
 
 def test_a_stage_alone_allocates_what_was_planned(tmp_path):
-    done = trained(write_config(tmp_path, "llama"), "llama", *BPIPE, arguments=("--emulate-stage", "1"))
+    done = run(write_config(tmp_path, "llama"), "llama", *BPIPE, arguments=("--emulate-stage", "1"))
     assert re.search(r"^peak .* allocated, ([\d,]+) bytes; planned .*, the same to the byte$", done.stdout,
                      re.M), done.stdout
     assert re.search(r"^time +forward [\d.]+ ms, backward [\d.]+ ms a microbatch", done.stdout, re.M), done.stdout
@@ -278,8 +277,8 @@ def test_a_stage_alone_allocates_what_was_planned(tmp_path):
 def test_all_stages_are_emulated_where_their_products_wait_for_messages(tmp_path):
     options = ("parallel.pipeline=2", "train.precision=bf16", "schedule.bpipe=off", "hardware.gpu=h100",
                "hardware.gpus_per_node=1", "hardware.network_gb_s=0.01")  # fmt: skip
-    done = trained(write_config(tmp_path, "llama"), "llama", *options, arguments=("--emulate-stage", "all"),
-                   VIRTUAL_RACES="0")
+    done = run(write_config(tmp_path, "llama"), "llama", *options, arguments=("--emulate-stage", "all"),
+               VIRTUAL_RACES="0")
     assert re.search(r"^pipeline +of 2 such devices: [\d.]+ ms", done.stdout, re.M), done.stdout
 
 
@@ -287,7 +286,7 @@ def test_all_stages_are_emulated_where_their_products_wait_for_messages(tmp_path
 def test_a_profile_is_measured_and_planned_with(tmp_path):
     config, profile = write_config(tmp_path, "gpt"), tmp_path / "profile.json"
     options = ("parallel.pipeline=2", "train.global_batch=2", f"hardware.profile={profile}")
-    done = trained(config, "gpt", *options, arguments=("--profile", "--json"), VIRTUAL_RACES="0")
+    done = run(config, "gpt", *options, arguments=("--profile", "--json"), VIRTUAL_RACES="0")
     assert json.loads(done.stdout)["source"] == "profile"
     assert json.loads(profile.read_text())["device"]["name"] == "NVIDIA H100 80GB HBM3"
 
@@ -297,9 +296,7 @@ def test_a_profile_is_measured_and_planned_with(tmp_path):
 @pytest.mark.parametrize("order", ("random", "newest", "fifo"))
 def test_operations_of_the_gpu_agree_with_those_of_the_cpu(order):
     env = virtual_runs.environment(VIRTUAL_ORDER=order, VIRTUAL_PAGEABLE="late")
-    command = [virtual_runs.VIRTUAL / "test_cuda"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=trainer_runs.patience(600), env=env)
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = trainer_runs.execute([virtual_runs.VIRTUAL / "test_cuda"], limit=600, env=env)
     assert "SKIPPED" not in done.stdout + done.stderr
 
 
@@ -333,7 +330,7 @@ def test_the_load_of_experts_is_that_of_cpus(tmp_path):
     """From the first step on, whose load must not contain the rehearsal's."""
     config = write_config(tmp_path, "llama")
     options = (*virtual_runs.EXPERTS, "parallel.expert=2", "log.experts=true", "train.balance=loss")
-    ours, theirs = ([step["experts"] for step in run(config, "llama", *options).steps] for run in (trained, on_cpu))
+    ours, theirs = ([step["experts"] for step in train(config, "llama", *options).steps] for train in (run, on_cpu))
     assert [load.pop("balance_loss") for load in ours] == pytest.approx([load.pop("balance_loss") for load in theirs])
     assert ours == theirs and len(ours) == 2
 
@@ -341,4 +338,4 @@ def test_the_load_of_experts_is_that_of_cpus(tmp_path):
 @pytest.mark.thorough
 def test_streams_that_share_a_hardware_queue_do_not_hold_up_each_other_for_good(tmp_path):
     config = write_config(tmp_path, "llama")
-    trained(config, "llama", *BPIPE, VIRTUAL_ORDER="random", CUDA_DEVICE_MAX_CONNECTIONS="2", **APART)
+    run(config, "llama", *BPIPE, VIRTUAL_ORDER="random", CUDA_DEVICE_MAX_CONNECTIONS="2", **APART)
