@@ -3,7 +3,6 @@ a forge."""
 
 import os
 import re
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -127,7 +126,7 @@ def test_the_image_copies_what_is_there_and_runs_what_shells_and_make_understand
         if kind == "COPY":
             assert all((ROOT / name).exists() for name in text.split()[:-1]), text
         if kind == "RUN":
-            subprocess.run(["bash", "-n", "-c", text])
+            execute(["bash", "-n", "-c", text])
             assert all(os.access(ROOT / word, os.X_OK) for word in re.findall(r"scripts/\S+", text)), text
             for goals in re.findall(r"\bmake ([^&;]+)", text):
                 make("-n", *goals.split(), "CUDA=0")
