@@ -33,13 +33,13 @@ typedef struct ModelKey {
     size_t at;
 } ModelKey;
 static const ModelKey extents_[] = {EXTENT(hidden),     EXTENT(heads),      EXTENT(kv_heads),
-                EXTENT(ffn),        EXTENT(vocab),      EXTENT(seq_len),
-                EXTENT(head_dim),   EXTENT(experts),    EXTENT(experts_per_token),
-                EXTENT(expert_ffn), EXTENT(shared_ffn), EXTENT(dense_layers),
-                EXTENT(kv_lora),    EXTENT(q_lora),     EXTENT(nope_dim),
-                EXTENT(rope_dim),   EXTENT(v_dim)};
+                                    EXTENT(ffn),        EXTENT(vocab),      EXTENT(seq_len),
+                                    EXTENT(head_dim),   EXTENT(experts),    EXTENT(experts_per_token),
+                                    EXTENT(expert_ffn), EXTENT(shared_ffn), EXTENT(dense_layers),
+                                    EXTENT(kv_lora),    EXTENT(q_lora),     EXTENT(nope_dim),
+                                    EXTENT(rope_dim),   EXTENT(v_dim)};
 enum { EXTENTS_ = sizeof extents_ / sizeof *extents_, POSITIVE_ = 7 }; // extents after the first seven may be 0
-// Its choices that they depend on.
+// The choices of a model that stage times depend on.
 static const ModelKey truths_[] = {EXTENT(causal), EXTENT(qk_norm), EXTENT(qkv_bias)};
 enum { TRUTHS_ = sizeof truths_ / sizeof *truths_ };
 
