@@ -59,7 +59,7 @@ def read_model(options):
         model = json.loads(said)["config"]["model"]
     scaled = model["rope_scaling"] != "none"
     return program, {key: value for key, value in model.items()
-                     if (scaled or not key.startswith("rope_") or key in ("rope_theta", "rope_share")
+                     if (scaled or not key.startswith("rope_") or key in ("rope_theta", "rope_share", "rope_dim")
                          and model["family"] != "gpt")}
 
 

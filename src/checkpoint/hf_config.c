@@ -146,7 +146,16 @@ int hf_config_check(const Config *config, Error *err) {
                             "a checkpoint's config.json cannot express this, so it would describe another model; "
                             "use %s, or leave checkpoint.dir empty",
                             lost->def);
-    // 2. The file, read back.
+    // 2. A width that config.json counts in units of another.
+    for (const FamilyNumber *row = family_form(&config->model)->experts; row != NULL && row->key != NULL; row++) {
+        int64_t unit = row->unit == NULL ? 1 : (int64_t)get_(&config->model, row->unit);
+        if ((int64_t)get_(&config->model, row->key) % unit != 0)
+            return config_error(config, row->key, err,
+                                "a checkpoint's config.json has only multiples of %s; use a multiple of %lld, or leave "
+                                "checkpoint.dir empty",
+                                row->unit, (long long)unit);
+    }
+    // 3. The file, read back.
     FILE *file = xmemstream(&text, &length);
     hf_config_write(config, -1, file);
     xmemstream_close(file);

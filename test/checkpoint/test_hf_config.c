@@ -65,9 +65,11 @@ TEST(what_config_json_lacks_is_refused) {
         {"rope_share: 0.5", "model.rope_share: a checkpoint's config.json cannot express this"},
         {"experts: 8, experts_per_token: 2, expert_ffn: 32", "model.expert_ffn is 96 there and 32 here"},
         {"experts: 8, experts_per_token: 2, router_normalize: false", "model.router_normalize: a checkpoint's"},
+        {"experts: 8, experts_per_token: 2, expert_ffn: 32, router: sigmoid, shared_ffn: 48",
+         "model.shared_ffn: a checkpoint's config.json has only multiples of model.expert_ffn; use a multiple of 32"},
     };
     static Config config;
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         char text[400];
         snprintf(text, sizeof text, "model: {" LLAMA ", %s}\n" DATA, rows[i][0]);
         config_file_load_well(&config, text, NULL);

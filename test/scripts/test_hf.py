@@ -22,6 +22,9 @@ GPT = {"vocab_size": 120, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions"
        "eos_token_id": 0}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 32}
+LATENT = {"num_key_value_heads": 6, "kv_lora_rank": 20, "q_lora_rank": 24, "qk_nope_head_dim": 10,
+          "qk_rope_head_dim": 4, "v_head_dim": 12, "n_routed_experts": 8, "num_experts_per_tok": 2,
+          "moe_intermediate_size": 24, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2}
 KINDS = {
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA, initializer_range=0.2)),
     "llama_tied": lambda: transformers.LlamaForCausalLM(
@@ -33,6 +36,8 @@ KINDS = {
         transformers.Qwen2Config(**LLAMA, initializer_range=0.2, tie_word_embeddings=True)),
     "mistral": lambda: transformers.MistralForCausalLM(
         transformers.MistralConfig(**LLAMA, initializer_range=0.2, head_dim=10, sliding_window=48)),
+    "deepseek_v3": lambda: transformers.DeepseekV3ForCausalLM(
+        transformers.DeepseekV3Config(**LLAMA | LATENT, initializer_range=0.2, rope_scaling=None)),
     "gpt": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT, initializer_range=0.2)),
 }
 
@@ -140,10 +145,12 @@ def test_info_has_the_model_and_every_tensor(saved, capsys):
     assert (code, errors) == (0, "")
     model = transformers.AutoModelForCausalLM.from_pretrained(saved)
     files = len(list(saved.glob("*.safetensors")))
-    count = sum(weight.numel() for weight in model.parameters())
+    biases = {name: bias for name, bias in model.named_buffers() if name.endswith("correction_bias")}  # of experts
+    weights = dict(model.named_parameters()) | biases
+    count = sum(weight.numel() for weight in weights.values())
     assert files > 1
-    assert f"{len(list(model.parameters()))} tensors, {count:,} numbers, {4 * count:,} bytes in {files} files" in said
-    for name, weight in model.named_parameters():
+    assert f"{len(weights)} tensors, {count:,} numbers, {4 * count:,} bytes in {files} files" in said
+    for name, weight in weights.items():
         assert [line.split()[1:3] for line in said.splitlines() if line.startswith(f"{name} ")] == [
             ["F32", "x".join(map(str, weight.shape))]
         ]
