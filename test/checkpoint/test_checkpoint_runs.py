@@ -321,10 +321,16 @@ def test_a_checkpoint_for_keeps_outlives_a_resume_with_another_interval(small, t
     assert checkpoint_names(saved) == ["step_00000003", "step_00000006", "step_00000010", "step_00000012"]
 
 
-def test_data_that_repeat_are_said(small):
-    assert "the run repeats" not in small.whole.stderr
-    told = small.run({"train.steps": 300}).stderr
-    assert told.count("; the run repeats them") == 1
+@pytest.mark.parametrize("keys, said", [
+    ({"train.steps": 300}, "; the run repeats them"),
+    (saving("", 2), "checkpoint.dir is empty: nothing is saved;"),
+    (saving("out", 0), "checkpoint.every is 0: nothing is saved, not even at the end"),
+], ids=["data", "no_folder", "no_interval"])  # fmt: skip
+def test_data_that_repeat_and_a_run_that_saves_nothing_are_said(small, tmp_path, keys, said):
+    assert said not in small.whole.stderr
+    if keys.get("checkpoint.dir"):
+        keys = keys | {"checkpoint.dir": str(tmp_path)}
+    assert small.run(keys).stderr.count(said) == 1
 
 
 def test_two_models_in_one_folder_are_refused(small, tmp_path):
