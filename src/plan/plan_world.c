@@ -28,13 +28,14 @@ static Forecast try_world_(void *argument, const RunLayout *way, const Forecast 
     return forecast;
 }
 
-// Tries the ranks of a layout with every number of slices and every schedule, the simplest first.
-static int try_ranks_(WorldTrial *trial, RunLayout *at) {
+// Tries the ranks of a layout with every number of slices and every schedule, the simplest first. legal: asks only
+// whether there is a schedule, whether or not it fits.
+static int try_ranks_(WorldTrial *trial, RunLayout *at, bool legal) {
     const SearchSpace *space = trial->space;
     const Hardware *hardware = &space->planner->hardware;
     LayoutSpace keys = space->keys;
     keys.world = (int64_t)at->pipeline * at->tensor * at->context * at->data;
-    int64_t values[LAYOUT_CANDIDATES], slices[LAYOUT_CANDIDATES];
+    int64_t values[LAYOUT_CANDIDATES], slices[LAYOUT_CANDIDATES], batches[LAYOUT_CANDIDATES];
     int sequence, expert = layout_candidates(&space->keys, LAYOUT_expert, at, values);
     trial->fits = false;
     if (expert == 0) return 0;
@@ -45,10 +46,13 @@ static int try_ranks_(WorldTrial *trial, RunLayout *at) {
         if ((sequence = layout_candidates(&space->keys, LAYOUT_sequence, at, values)) == 0) continue;
         at->sequence = (int32_t)values[sequence - 1];
         if (layout_candidates(&keys, LAYOUT_collectives, at, values) == 0) continue;
-        double least = (double)space_least_bytes(space, at, &trial->config);
+        if (layout_candidates(&keys, LAYOUT_micro_batch, at, batches) == 0) continue;
+        at->micro_batch = (int32_t)batches[0];
+        double least = legal ? 0 : (double)space_least_bytes(space, at, &trial->config);
         if (plan_lacks(least, (double)hardware->memory_bytes, space->keys.base->hardware.reserve_gib) > 0) continue;
         LayoutList lists = space_schedules(space, at, true, &trial->config);
-        for (int plain = 1; plain >= 0; plain--)
+        if (legal) trial->fits = lists.count > 0;
+        for (int plain = 1; plain >= 0 && !legal; plain--)
             for (int64_t k = 0; k < lists.count; k++)
                 if (schedule_kinds[lists.layouts[k].name].plain == plain)
                     space_ways(space, &lists.layouts[k], 0, try_world_, trial);
@@ -89,18 +93,19 @@ int space_smallest_world(const SearchSpace *space, SmallestWorld *world, Error *
         int64_t count = world_values_(space, LAYOUT_pipeline, &at, LAYOUT_MOST_STAGES, stages);
         for (int64_t d = 1; d <= batch; d++)
             for (int64_t c = 0; c < parts && batch % d == 0; c++) {
-                int64_t slices[LAYOUT_CANDIDATES], most = 1, ranks = at.tensor * d * contexts[c];
-                int64_t fails = -1, works = count, middle = count;
+                int64_t able[LAYOUT_MOST_STAGES], ranks = at.tensor * d * contexts[c];
+                int64_t fails = -1, works = 0, middle = -1;
                 if (space_fixes(space, LAYOUT_BIT(data)) && d != space->keys.given.data) continue;
                 at.context = (int32_t)contexts[c], at.data = (int32_t)d;
-                int kinds = layout_candidates(&space->keys, LAYOUT_slices, &at, slices);
-                for (int k = 0; k < kinds; k++) most = max_i64(most, slices[k]);
-                while (works > 0 && stages[works - 1] > batch / d * most) works--;
-                while (works > 0 && world->ranks > 0 && stages[works - 1] > (world->ranks - 1) / ranks) works--;
+                for (int64_t i = 0; i < count && (world->ranks == 0 || stages[i] * ranks < world->ranks); i++) {
+                    at.pipeline = (int32_t)stages[i];
+                    if (try_ranks_(&trial, &at, true) != 0) return -1;
+                    if (trial.fits) able[works++] = stages[i];
+                }
                 while (works - fails > 1) { // most worlds are too small even with the largest number of stages
-                    middle = middle == count ? works - 1 : fails + (works - fails) / 2;
-                    at.pipeline = (int32_t)stages[middle];
-                    if (try_ranks_(&trial, &at) != 0) return -1;
+                    middle = middle < 0 ? works - 1 : fails + (works - fails) / 2;
+                    at.pipeline = (int32_t)able[middle];
+                    if (try_ranks_(&trial, &at, false) != 0) return -1;
                     if (trial.fits) world->ranks = ranks * at.pipeline;
                     *(trial.fits ? &works : &fails) = middle;
                 }

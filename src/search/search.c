@@ -322,11 +322,16 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
             layout_evicts(layout) && bound <= worth_(search, layout, way, &outcome->found, list->least_bytes);
         return (Forecast){.possible = smaller};
     }
-    if (!space_set(search->space, layout, trial->config)) return none;
+    RunLayout all = *layout; // what no number of recomputed layers makes fit is a misfit that recomputes all layers
+    all.recompute = (int32_t)search->space->keys.base->model.layers;
+    if (!space_set(search->space, layout, trial->config)) {
+        if (layout->recompute != RECOMPUTE_TO_FIT || !space_set(search->space, &all, trial->config)) return none;
+        layout = &all;
+    }
     outcome->evaluated++;
     if (recomputes) bound = max_double(bound, recomputing_bound_(trial, layout));
     if (recomputes && hopeless_(search, layout, way, bound, least_bytes)) return none;
-    Candidate tried = {.bound = list->bound, .robust = NAN};
+    Candidate tried = {.bound = recomputes ? bound : list->bound, .robust = NAN};
     Forecast *forecast = &tried.forecast;
     outcome->status = planner_forecast_config(planner, trial->config, false, forecast, &outcome->err);
     if (outcome->status != 0 || !forecast->possible) return none;

@@ -68,8 +68,8 @@ typedef struct SearchOptions {
     void *argument;
 } SearchOptions;
 
-// Expands a misfit that has `all` set into its candidates, without candidates that recompute as many layers as needed
-// to fit; into no candidates if each takes longer than `most`. The caller frees opened->items. -1 with err.
+// Expands a misfit that has `all` set into its candidates; into none if each takes longer than `most`. Instead of as
+// many layers as needed to fit, they recompute none or all. The caller frees opened->items. -1 with err.
 int search_open_misfit(const SearchSpace *space, const Candidate *misfit, double most, CandidateList *opened,
                        Error *err);
 

@@ -287,8 +287,12 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
             "-o option",
             ranks, grid_plural(ranks), (long long)given->model.heads, (long long)given->train.global_batch);
     else if (result->misfits.count == 0 && !result->stopped)
-        grid_line(file, "best", "none: no schedule for %lld rank%s satisfies the -o settings; remove a key of schedule",
-                  ranks, grid_plural(ranks));
+        grid_line(file, "best",
+                  "none: no schedule for %lld rank%s satisfies the -o settings; remove a key of schedule%s", ranks,
+                  grid_plural(ranks),
+                  given->parallel.shard_gradients == SHARD_ON
+                      ? ", or parallel.shard_gradients, for which one stage has to take a data rank's batch at once"
+                      : "");
     else if (result->stopped)
         grid_line(file, "best", "none yet: stopped before a configuration that fits was found; let it run longer");
     else grid_line(file, "best", "none: no configuration for %lld rank%s fits", ranks, grid_plural(ranks));

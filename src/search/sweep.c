@@ -207,9 +207,11 @@ static void sweep_row_(const Sweep *sweep, int index) {
 
 static const char *swept_name_(const Swept *swept) { return swept->key + strspn(swept->key, "-"); }
 
-// Returns the days that a row takes to train: the slow end of its band, or the forecast if the row has no band.
+// Returns the days that a row takes to train, by the slow end of its band or, without a band, the forecast; with the
+// failures of hardware.mtbf_hours.
 static double row_days_(const SweepRow *row) {
-    return row->budget.whole.days * (row->budget.band.low > 0 ? row->budget.band.high : 1);
+    double days = row->budget.whole.days * (row->budget.band.low > 0 ? row->budget.band.high : 1);
+    return row->budget.goodput.mtbf > 0 ? days / row->budget.goodput.share : days; // a share of 0: infinite
 }
 
 // Returns the price or GPU hours of a row; 0: CPUs, or nothing fits.
@@ -284,7 +286,10 @@ static void sweep_print_(const Sweep *sweep, int rows) {
             snprintf(least, sizeof least, ", at the smallest cost: %s %s", grid_amount(row_cost_(sweep, row), step),
                      sweep->priced ? "by hardware.gpu_hour" : "GPU hours");
         grid_line(stdout, "deadline", "row %d trains in %s days%s, within %s%s", sweep->cheapest + 1,
-                  grid_amount(row_days_(row), low), row->budget.band.low > 0 ? "" : " with nothing lost",
+                  grid_amount(row_days_(row), low),
+                  row->budget.goodput.mtbf > 0 ? " with failures"
+                  : row->budget.band.low > 0   ? ""
+                                               : " with nothing lost",
                   grid_amount(sweep->deadline, high), least);
     }
     for (int r = 0; r < sweep->row_count; r++) {

@@ -294,6 +294,8 @@ def test_keys_that_no_schedule_has_are_not_called_a_lack_of_memory():
     ended = search("--gpus", 192, overrides=keys, code=1)
     assert "none: no schedule for 192 ranks satisfies the -o settings" in ended.stdout, ended.stdout
     assert "world" not in ended.stdout
+    sharded = search("--gpus", 3, *SMALL, "-o", "parallel.shard_gradients=on", code=1)
+    assert "remove a key of schedule, or parallel.shard_gradients," in " ".join(sharded.stdout.split())
 
 
 def test_a_single_stage_has_one_schedule():
@@ -353,7 +355,8 @@ def test_a_mixture_of_experts_has_a_smallest_world_too():
 @pytest.mark.thorough
 @pytest.mark.soak(2)
 @pytest.mark.parametrize(
-    "fixed", [[], ["parallel.tensor=1"], ["parallel.pipeline=2", "parallel.tensor=4"], ["schedule.recompute_layers=0"]])
+    "fixed", [["schedule.micro_batch=2"], [], ["parallel.tensor=1"], ["parallel.pipeline=2", "parallel.tensor=4"],
+              ["schedule.recompute_layers=0"]])
 def test_where_nothing_fits_the_smallest_world_that_would_is_named(fixed):
     gpus, keys = 8 if len(fixed) == 2 else 2, ["train.global_batch=32", *fixed]
     ended = search("--gpus", gpus, "--json", overrides=keys, code=1)
@@ -367,6 +370,11 @@ def test_where_nothing_fits_the_smallest_world_that_would_is_named(fixed):
     # 1: nothing fits; 2: the ranks are no multiple of the fixed ones.
     for fewer in range(gpus, ranks):
         assert search("--gpus", fewer, "--json", overrides=keys, code=None).code in (1, 2)
+    # With the memory that the nearest lacks, it fits; with less, nothing does.
+    text = " ".join(search("--gpus", gpus, overrides=keys, code=1).stdout.split())
+    lacks = float(re.search(r" nearest .*? lacks ([\d.]+) GiB", text)[1])
+    for more, code in ((-0.02, 1), (0.01, 0)):
+        search("--gpus", gpus, overrides=[*keys, f"hardware.memory_gib={80 + lacks + more}"], code=code)
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
@@ -468,6 +476,8 @@ def test_several_numbers_of_gpus_are_one_table_and_a_deadline_names_the_cheapest
     for deadline, row in ((days[0] * 1.01, 0), (days[1] * 1.01, 1), (days[2] * 1.01, 2), (days[2] * 0.99, None)):
         ended = search(*asked, "--json", "--deadline", f"{deadline}d", code=int(row is None))
         assert json.loads(ended.stdout)["deadline"] == row
+    # With failures, the row of the first deadline ends after it.
+    assert answer(*asked, "-o", "hardware.mtbf_hours=10", "--deadline", f"{days[0] * 1.01}d")["deadline"] == 1
     text = search(*asked, "--deadline", f"{days[1] * 24.24}h").stdout
     assert re.search(r"^deadline  row 2 trains in .* at the smallest cost: [\d,]+ by hardware.gpu_hour", text,
                      re.M), text
