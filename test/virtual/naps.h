@@ -22,15 +22,24 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
     return 0;
 }
 
-int __real_nanosleep(const struct timespec *nap, struct timespec *left);
-int __wrap_nanosleep(const struct timespec *nap, struct timespec *left) {
-    return on_the_clock_() && clock_table()->pause() ? 0 : __real_nanosleep(nap, left);
+// Returns a sleep that is long enough. A rank that polls a virtual GPU would take a core from the thread that simulates
+// it, so that it sleeps instead of yielding, and never shortly.
+static struct timespec nap_(long ns) {
+    const long least = 200000;
+    bool simulates = clock_table() != NULL && clock_table()->join != NULL;
+    return (struct timespec){0, simulates && ns < least ? least : ns};
 }
 
-// A rank that polls a virtual GPU would take a core from the thread that simulates it, so it sleeps instead.
+int __real_nanosleep(const struct timespec *nap, struct timespec *left);
+int __wrap_nanosleep(const struct timespec *nap, struct timespec *left) {
+    if (on_the_clock_() && clock_table()->pause()) return 0;
+    const struct timespec longer = nap_(nap->tv_nsec);
+    return __real_nanosleep(nap->tv_sec > 0 ? nap : &longer, left);
+}
+
 int __real_sched_yield(void);
 int __wrap_sched_yield(void) {
-    const struct timespec nap = {0, 100000};
+    const struct timespec nap = nap_(0);
     if (on_the_clock_() && clock_table()->pause()) return 0;
-    return clock_table() == NULL || clock_table()->join == NULL ? __real_sched_yield() : __real_nanosleep(&nap, NULL);
+    return nap.tv_nsec == 0 ? __real_sched_yield() : __real_nanosleep(&nap, NULL);
 }
