@@ -147,14 +147,13 @@ int hf_config_check(const Config *config, Error *err) {
                             "use %s, or leave checkpoint.dir empty",
                             lost->def);
     // 2. A width that config.json counts in units of another.
-    for (const FamilyNumber *row = family_form(&config->model)->experts; row != NULL && row->key != NULL; row++) {
-        int64_t unit = row->unit == NULL ? 1 : (int64_t)get_(&config->model, row->unit);
-        if ((int64_t)get_(&config->model, row->key) % unit != 0)
+    const ModelConfig *m = &config->model;
+    for (const FamilyNumber *row = family_form(m)->experts; row != NULL && row->key != NULL; row++)
+        if (row->unit != NULL && fmod(get_(m, row->key), get_(m, row->unit)) != 0)
             return config_error(config, row->key, err,
-                                "a checkpoint's config.json has only multiples of %s; use a multiple of %lld, or leave "
+                                "a checkpoint's config.json has only multiples of %s; use a multiple of %g, or leave "
                                 "checkpoint.dir empty",
-                                row->unit, (long long)unit);
-    }
+                                row->unit, get_(m, row->unit));
     // 3. The file, read back.
     FILE *file = xmemstream(&text, &length);
     hf_config_write(config, -1, file);

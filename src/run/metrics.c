@@ -320,10 +320,8 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     bool all = metrics->setup.say_all;
     StepTotals totals = figures_totals(figures);
     double mfu = mfu_(metrics, metrics->setup.flops_per_token_full, figures), ms = figures->seconds * 1e3;
-    const Config *config = metrics->config;
-    int64_t steps = config->train.steps, batch = config_batch_at(config, figures->step);
     double exposed = totals.exposed * 1e3;
-    double pace = metrics->pace > 0.0 ? metrics->pace : figures->seconds / (double)batch;
+    int64_t steps = metrics->config->train.steps;
     char most[32], least[32], remaining[48], line[STEP_LINE];
     grid_bytes(figures->stage[totals.fullest].peak_bytes, most);
     grid_bytes(figures->stage[totals.emptiest].peak_bytes, least);
@@ -351,7 +349,7 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
         field_(line, figures->skipped, "skipped");
         field_(line, all && figures->slow[0] != '\0', "%s", figures->slow);
         field_(line, out < 2 && figures->step < steps, "%s",
-               duration_(pace * (double)config_samples(config, figures->step, steps), remaining));
+               duration_(metrics->pace * (double)config_samples(metrics->config, figures->step, steps), remaining));
     }
     return say_(metrics, line, err);
 }
@@ -359,9 +357,9 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err) {
     enum { MOST_MEASUREMENTS = 8, PACE = 32 }; // a tenth of a second each; steps that the remaining time looks back
     const MetricsSetup *setup = &metrics->setup;
-    double now = clock_seconds();
-    double took = (now - metrics->ended) / (double)config_batch_at(metrics->config, figures->step);
-    if (metrics->ended > 0.0) metrics->pace += (took - metrics->pace) / min_int(++metrics->paced, PACE);
+    double now = clock_seconds(), took = metrics->ended > 0.0 ? now - metrics->ended : figures->seconds;
+    took /= (double)config_batch_at(metrics->config, figures->step);
+    metrics->pace += (took - metrics->pace) / min_int(++metrics->paced, PACE);
     metrics->ended = now;
     // An MFU above 1: the peak was measured while other programs ran, or was configured for another device. A measured
     // peak is measured again. The fastest step's rate cannot serve as the peak: the MFU would then be 98 % in a case in
@@ -431,13 +429,12 @@ int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *te
 }
 
 void metrics_progress(Metrics *metrics, int64_t step) {
-    const Config *config = metrics->config;
-    int64_t steps = config->train.steps;
+    int64_t steps = metrics->config->train.steps;
     if (!metrics->terminal || !file_accepts(STDOUT_FILENO, 0)) return;
     if (metrics->ended == 0.0) metrics->ended = clock_seconds();
     char left[48];
     printf("\r\033[Kstep %4lld/%lld is running", (long long)step, (long long)steps);
-    double seconds = metrics->pace * (double)config_samples(config, step - 1, steps);
+    double seconds = metrics->pace * (double)config_samples(metrics->config, step - 1, steps);
     if (metrics->pace > 0.0) printf(", about %s left", duration_(seconds, left));
     fflush(stdout);
     metrics->progress_shown = true;

@@ -140,12 +140,10 @@ int run_train(Run *run, Error *err) {
                    "nothing is left to train: the checkpoint is at step %lld and train.steps (the total) is %lld",
                    (long long)step, (long long)steps);
     say_tokens_(run);
-    bool folder = config->checkpoint.dir[0] != '\0', intervals = config->checkpoint.every > 0;
-    if (folder && !intervals)
-        log_status(&run->all, "checkpoint.every is 0: nothing is saved, not even at the end, unless the run is asked "
-                              "to stop; set checkpoint.every to save");
-    if (intervals && !folder)
-        log_status(&run->all, "checkpoint.dir is empty: nothing is saved; set checkpoint.dir to save");
+    if (run->checkpoint != NULL && config->checkpoint.every == 0)
+        log_status(&run->all, "checkpoint.every is 0: nothing is saved, not even at the end, except if asked to stop");
+    if (run->checkpoint == NULL && config->checkpoint.every > 0)
+        log_status(&run->all, "checkpoint.dir is empty, so nothing is saved, whatever checkpoint.every is");
     run_listen(run);
     while (status == 0 && !stop && step < steps) {
         status = train_step_(run, ++step, &stop, err);

@@ -50,13 +50,6 @@ def test_checkpoints_of_a_run_share_its_number_and_count_up(small, saved):
     assert [(state["run"], state["sequence"]) for state in states] == [(m["run"], m["sequence"]) for m in manifests]
 
 
-def test_a_run_that_goes_on_in_another_folder_is_a_new_one(small, tmp_path):
-    small.run(saving(tmp_path / "fork", 2), resume=small.saved / "step_00000004")
-    names = checkpoint_names(tmp_path / "fork")
-    assert names == ["step_00000006", "step_00000008"]
-    assert manifest_of(tmp_path / "fork" / names[0])["run"] != manifest_of(small.saved / names[0])["run"]
-
-
 def test_after_going_back_the_latest_checkpoint_is_the_newest_whatever_its_step(small, saved):
     small.run(saving(saved, 1), {"train.steps": 5}, resume=saved / "step_00000004")
     resumed = small.run({"train.steps": 6}, resume=saved)
@@ -160,7 +153,9 @@ def test_a_copied_checkpoint_of_another_run_is_not_resumed_by_accident(small, sa
     named = small.run(saving(saved, 2), {"train.steps": 10}, resume=saved / "step_00000008", code=2)
     assert "holds checkpoints of another run, such as step_00000009; name another folder" in named.stderr
     elsewhere = small.run(saving(tmp_path / "new", 2), {"train.steps": 10}, resume=saved / "step_00000008")
-    assert elsewhere.numbers == [9, 10]
+    assert elsewhere.numbers == [9, 10] and checkpoint_names(tmp_path / "new") == ["step_00000010"]
+    new, old = (manifest_of(path)["run"] for path in (tmp_path / "new/step_00000010", saved / "step_00000008"))
+    assert new != old  # in another folder it is a new run
 
 
 # --- the data of a run
@@ -198,8 +193,8 @@ def test_overwrite_replaces_the_old_run_only_once_the_new_one_has_saved(small, s
     """A new run that ends before its first checkpoint keeps the old checkpoints. The first complete new checkpoint
     removes them."""
     before = contents(saved)
-    small.run(saving(saved, 0), OVERWRITE, {"train.steps": 3})
-    assert contents(saved) == before
+    told = small.run(saving(saved, 0), OVERWRITE, {"train.steps": 3}).stderr
+    assert contents(saved) == before and "checkpoint.every is 0: nothing is saved" in told
     small.run(saving(saved, 3), OVERWRITE, {"train.steps": 4})
     assert checkpoint_names(saved) == ["step_00000003", "step_00000004"]
     assert manifest_of(saved / "step_00000003")["run"] not in {manifest_of(small.saved / "step_00000004")["run"]}
@@ -321,16 +316,10 @@ def test_a_checkpoint_for_keeps_outlives_a_resume_with_another_interval(small, t
     assert checkpoint_names(saved) == ["step_00000003", "step_00000006", "step_00000010", "step_00000012"]
 
 
-@pytest.mark.parametrize("keys, said", [
-    ({"train.steps": 300}, "; the run repeats them"),
-    (saving("", 2), "checkpoint.dir is empty: nothing is saved;"),
-    (saving("out", 0), "checkpoint.every is 0: nothing is saved, not even at the end"),
-], ids=["data", "no_folder", "no_interval"])  # fmt: skip
-def test_data_that_repeat_and_a_run_that_saves_nothing_are_said(small, tmp_path, keys, said):
-    assert said not in small.whole.stderr
-    if keys.get("checkpoint.dir"):
-        keys = keys | {"checkpoint.dir": str(tmp_path)}
-    assert small.run(keys).stderr.count(said) == 1
+@pytest.mark.parametrize("keys, said", [({"train.steps": 300}, "; the run repeats them"),
+                                        (saving("", 2), "checkpoint.dir is empty, so nothing is saved")])
+def test_data_that_repeat_and_a_folder_that_lacks_are_said(small, keys, said):
+    assert said not in small.whole.stderr and small.run(keys).stderr.count(said) == 1
 
 
 def test_two_models_in_one_folder_are_refused(small, tmp_path):

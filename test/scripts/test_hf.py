@@ -27,8 +27,6 @@ LATENT = {"num_key_value_heads": 6, "kv_lora_rank": 20, "q_lora_rank": 24, "qk_n
           "moe_intermediate_size": 24, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2}
 KINDS = {
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA, initializer_range=0.2)),
-    "llama_tied": lambda: transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(**LLAMA, initializer_range=0.2, tie_word_embeddings=True)),
     "llama32": lambda: transformers.LlamaForCausalLM(
         transformers.LlamaConfig(**LLAMA, initializer_range=0.2, tie_word_embeddings=True, head_dim=12,
                                  rope_scaling=LLAMA3)),

@@ -15,7 +15,6 @@ SMALL = {
     "llama": "{family: llama, hidden: 32, layers: 4, heads: 4, kv_heads: 2, ffn: 64, vocab: 61, seq_len: 16}",
     "gpt": "{family: gpt, hidden: 32, layers: 4, heads: 4, ffn: 64, vocab: 61, seq_len: 16}",
 }
-ORDERS = ("fifo", "random", "newest")
 # Relative bounds: (losses, gradient norms).
 BOUNDS = {"fp32": (1e-6, 1e-5), "bf16": (1e-3, 1e-2)}
 
