@@ -20,11 +20,8 @@ def make(*arguments, cwd=ROOT, code=0, **changes):
     return execute(["make", *arguments], cwd=cwd, env={**inherited, **changes}, code=code)
 
 
-def in_a_checkout():
-    return execute(["git", "rev-parse"], code=None).code == 0
-
-
-needs_git = pytest.mark.skipif(not in_a_checkout(), reason="no git checkout: make dist packs what git knows")
+needs_git = pytest.mark.skipif(execute(["git", "rev-parse"], code=None).code != 0,
+                               reason="no git checkout: make dist packs what git knows")
 built_here = pytest.mark.skipif(BUILD not in (ROOT, ROOT / "build/release"), reason="tests a build of another kind")
 
 

@@ -119,9 +119,8 @@ def test_a_rank_that_says_why_it_fails_is_not_started_again(tmp_path):
     """For example, if the disk is full when the ranks start, they would fail again."""
     config = small_config(tmp_path)
     (tmp_path / "file").write_text("")
-    began = time.monotonic()
     ended = start(config, tmp_path, "train.max_restarts=5", f"checkpoint.dir={tmp_path}/file/saved").end(code=1)
-    assert "starting the ranks again" not in ended.stderr, (ended.stderr, time.monotonic() - began)
+    assert "starting the ranks again" not in ended.stderr, ended.stderr
 
 
 def test_a_request_to_stop_that_comes_while_lost_ranks_are_ended_is_heard(tmp_path):

@@ -21,10 +21,6 @@ def answer(path, text, *overrides, ask=("--schedule",), **options):
     return command("llama", "-c", TINY, *ask, overrides=(*GIVEN, f"schedule.file={path}", *overrides), **options)
 
 
-def answer_of(*keys):
-    return command("llama", "-c", TINY, "--schedule", overrides=(*GIVEN, *keys)).stdout
-
-
 @pytest.mark.parametrize("text", [MINE, MINE.replace("\n", "\r\n")], ids=["ours", "another_editor_s"])
 def test_a_list_from_a_file_is_what_runs(tmp_path, text):
     told = answer(tmp_path / "mine.txt", text)
@@ -65,7 +61,7 @@ def test_a_picture_has_every_action(tmp_path):
 def test_slices_of_a_list_fill_the_stages(tmp_path):
     few = ("train.global_batch=1", "schedule.name=seq1f1b")
     path = tmp_path / "mine.txt"
-    path.write_text(answer_of(*few, "schedule.slices=4"))
+    path.write_text(command("llama", "-c", TINY, "--schedule", overrides=(*GIVEN, *few, "schedule.slices=4")).stdout)
     keys = (*GIVEN, "train.global_batch=1", f"schedule.file={path}")
     told = command("llama", "-c", TINY, "--schedule", overrides=keys)
     assert told.stdout == path.read_text()

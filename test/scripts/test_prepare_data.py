@@ -221,11 +221,7 @@ def sentence(number):
     return " ".join(WORDS[(number * (i + 3) + i * i) % len(WORDS)] for i in range(4 + number % 9))
 
 
-def text_of(number):
-    return "\n".join(sentence(number * 7 + i) for i in range(1 + number % 5))
-
-
-TEXTS = [text_of(number) for number in range(100)]
+TEXTS = ["\n".join(sentence(number * 7 + i) for i in range(1 + number % 5)) for number in range(100)]
 
 
 def write_parquet(path, rows, **columns):
@@ -543,15 +539,11 @@ def test_a_library_that_is_missing_is_named_with_what_installs_it(corpus, tmp_pa
     refused(tmp_path, words, source, "--tokenizer", tokenizer, env={**os.environ, "PYTHONPATH": str(tmp_path)})
 
 
-def limit_file_size():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200000, 200000))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(corpus, tmp_path, kind):
     tokenizer = kind if kind == "bytes" else corpus / kind
     refused(tmp_path, f"{tmp_path}/out", corpus / "large.txt", "--tokenizer", tokenizer, "-j", 2,
-            preexec_fn=limit_file_size)
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200000, 200000)))
 
 
 def test_an_output_that_cannot_be_written_is_named(corpus, tmp_path):

@@ -18,6 +18,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from layouts_case import listed
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(os.environ.get("TEST_PROGRAMS", ROOT / "build/release/test")).parent
 A100, H100, H200, B200 = (f"hardware.gpu={gpu}" for gpu in ("a100-80g", "h100", "h200", "b200"))
@@ -67,10 +69,6 @@ WHOLE = [
 SLICED = [["schedule.name=seq1f1b"], *(["schedule.name=interleaved", f"schedule.chunks={v}"] for v in range(2, 9))]
 MICRO = ("schedule.micro_batch", ["1", "2", "4", "8"])
 TOLERANCE = 0.002
-
-
-def listed(values):
-    return f"[{','.join(map(str, values))}]"
 
 
 class Case:
