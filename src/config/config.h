@@ -374,6 +374,9 @@ ScheduleSpec config_schedule_spec(const Config *config);
 // Returns whether the schedule accepts the configuration's stages and microbatches, for planners that vary them.
 bool config_schedule_legal(const Config *config);
 
+// Checks that every dimension of the layers' products on one rank suits train.fp8. -1 with err.
+int config_check_fp8(Config *config, Error *err);
+
 // Returns the fewest microbatches, at least `least`, with which the schedule behaves as with the configured number: its
 // last group has the same size. Never returns more than the configured number.
 int64_t config_fewer_microbatches(const Config *config, int64_t least);

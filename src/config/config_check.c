@@ -345,9 +345,8 @@ static int check_schedule_(Config *config, Error *err) {
 
 #define MULTIPLE(what, remedy) "train.fp8 needs " what " to be a multiple of 16 (mx: 32); use " remedy ", or fp8 off"
 
-// Checks that every dimension of the layers' products on one rank is a multiple of 16, as cuBLASLt requires for FP8, or
-// of 32 for mx, where 32 numbers share a scale.
-static int check_fp8_(Config *config, Error *err) {
+// cuBLASLt requires multiples of 16 for FP8; for mx, 32 numbers share a scale.
+int config_check_fp8(Config *config, Error *err) {
     const ModelConfig *m = &config->model;
     int64_t t = config->parallel.tensor, group = config->train.fp8 == FP8_MX ? 32 : 16;
     int64_t rows = config->schedule.micro_batch * m->seq_len / config_slices(config) / config->parallel.context;
@@ -574,7 +573,7 @@ static int check_kinds_(Config *config, Error *err) {
 // The order matters: a check may use a value that an earlier check resolved.
 static int (*const checks[])(Config *config, Error *err) = {
     resolve_steps_, check_size_,        check_family_, check_latent_, check_objective_, check_heads_,  check_tensor_,
-    check_file_,    check_layers_,      check_batch_,  check_kinds_,  check_experts_,   check_pieces_, check_fp8_,
+    check_file_,    check_layers_,      check_batch_,  check_kinds_,  check_experts_,   check_pieces_, config_check_fp8,
     check_sources_, check_stage_lists_, check_decay_,  check_rates_,  check_schedule_};
 
 int config_check(Config *config, Error *err) {

@@ -125,10 +125,11 @@ static int context_values_(const LayoutSpace *space, const RunLayout *at, int64_
     enum { LONG = 16384, SHORT = 1024 };
     int64_t left = space->world / at->tensor / at->pipeline, given = space->given.context;
     int64_t s = space->base->model.seq_len, most = s >= LONG ? s / (2 * SHORT) : 1;
+    bool divisible = space->base->model.causal && space->base->model.kv_lora == 0;
     int count = 0;
     if (fixes_(space, LAYOUT_BIT(context))) most = given;
     for (int64_t c = fixes_(space, LAYOUT_BIT(context)) ? given : 1; c <= max_i64(most, given); c *= 2)
-        if (left % c == 0 && (c == 1 || (s % (2 * c) == 0 && space->base->model.causal))) values[count++] = c;
+        if (left % c == 0 && (c == 1 || (s % (2 * c) == 0 && divisible))) values[count++] = c;
     return count;
 }
 
@@ -141,7 +142,8 @@ static int slice_values_(const LayoutSpace *space, const RunLayout *at, int64_t 
     int count = 0;
     if (!fixed || given == 1) values[count++] = 1;
     bool balanced = space->base->model.experts > 0 && space->base->train.balance == BALANCE_LOSS; // complete sequences
-    if (unsliced || at->context > 1 || !space->base->model.causal || balanced) return count;
+    if (unsliced || at->context > 1 || !space->base->model.causal || space->base->model.kv_lora > 0 || balanced)
+        return count;
     for (int64_t n = 2; n <= MOST && s / n >= SHORT && !fixed; n *= 2)
         if (s % n == 0 && n != given) values[count++] = n;
     if (given > 1 && s % given == 0) values[count++] = given;
@@ -252,7 +254,8 @@ static int collectives_values_(const LayoutSpace *space, const RunLayout *at, in
 // Tries chunk counts of the forward's products, which overlap the collectives. auto: as many as the rows allow.
 static int overlap_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     values[0] = OVERLAP_AUTO, values[1] = OVERLAP_2, values[2] = OVERLAP_3, values[3] = OVERLAP_OFF;
-    return at->tensor > 1 && space->base->model.experts == 0 && space->base->hardware.device != DEVICE_CPU ? 4 : 1;
+    bool plain = space->base->model.experts == 0 && space->base->model.kv_lora == 0;
+    return at->tensor > 1 && plain && space->base->hardware.device != DEVICE_CPU ? 4 : 1;
 }
 
 static int attention_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {

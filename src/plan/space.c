@@ -185,6 +185,7 @@ LayoutList space_shapes(const SearchSpace *space, const RunLayout *division, Con
 
 LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape, bool useful, Config *config) {
     LayoutList all = layout_walk(&space->keys, LAYOUT_name, LAYOUT_split, shape);
+    Error ignored = {0};
     int64_t count = 0;
     for (int64_t i = 0; i < all.count; i++) {
         const RunLayout *at = &all.layouts[i];
@@ -192,7 +193,8 @@ LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape, boo
         if (useful && at->pipeline == 1 && !plain && !space_fixes(space, LAYOUT_BIT(name))) continue;
         layout_set(at, config);
         bool whole = config->parallel.shard_gradients == SHARD_ON && !config_shards_gradients(config);
-        if (!whole && config_schedule_legal(config)) all.layouts[count++] = *at;
+        if (!whole && config_schedule_legal(config) && config_check_fp8(config, &ignored) == 0)
+            all.layouts[count++] = *at;
     }
     all.count = count;
     return all;

@@ -68,7 +68,13 @@ def test_experts_are_divided_as_the_best_of_all_ways_to_divide_them():
     assert best["config"]["parallel"]["expert"] in fixed
 
 
-@pytest.mark.parametrize("more", [[], ["hardware.memory_gib=58"], ["hardware.gpu=h100", "hardware.memory_gib=52"]])
+LATENT = ["model.kv_lora=512", "model.q_lora=1536", "model.nope_dim=128", "model.rope_dim=64", "model.v_dim=128",
+          "model.seq_len=16384", "train.global_batch=4"]  # has neither slices nor context ranks
+EIGHT = ["train.fp8=tensor", "hardware.gpu=h100", "model.ffn=22064", "train.global_batch=1"]  # 22064 / 4 is no 16 n
+
+
+@pytest.mark.parametrize("more", [[], ["hardware.memory_gib=58"], ["hardware.gpu=h100", "hardware.memory_gib=52"],
+                                  LATENT, EIGHT], ids=["all", "58_gib", "h100", "latent", "fp8"])
 def test_the_written_file_plans_as_the_search_said(tmp_path, more):
     best = tmp_path / "best.yaml"
     told = answer("--gpus", 4, "--write", best, *SMALL, overrides=more)["best"]
