@@ -284,9 +284,10 @@ static int train_(Trainer *t, Error *err) {
     }
     bool saves = trains && !t->options.check && !t->options.tune;
     if (!saves) snprintf(t->remedy, sizeof t->remedy, "the job ends");
-    else if (config->checkpoint.dir[0] != '\0')
-        snprintf(t->remedy, sizeof t->remedy, "the job ends; continue with --resume %s", config->checkpoint.dir);
-    else snprintf(t->remedy, sizeof t->remedy, "the job ends; nothing was saved, since checkpoint.dir is not set");
+    else if (config->checkpoint.dir[0] == '\0' || config->checkpoint.every == 0)
+        snprintf(t->remedy, sizeof t->remedy, "the job ends; nothing was saved, since checkpoint.%s",
+                 config->checkpoint.dir[0] == '\0' ? "dir is not set" : "every is 0");
+    else snprintf(t->remedy, sizeof t->remedy, "the job ends; continue with --resume %s", config->checkpoint.dir);
     double progress_s = t->options.tune ? 0 : config->train.timeout_s; // --tune only measures
     t->job = (Job){.ranks = (int)config_world(config),
                    .patience = {config->train.peer_timeout_s, progress_s},

@@ -111,7 +111,10 @@ def test_the_steps_that_were_lost_count_from_where_this_start_began(tmp_path):
     kill(job, tmp_path, 1, 25)
     ended_at = last_step(tmp_path)
     wait_until(lambda: len(lines(tmp_path, "run")) == 3, "no second start")
-    said = re.search(r"again from their last starting point, .*; lost: (\d+) step", job.stop(code=3).stderr)
+    kill(job, tmp_path, 1, last_step(tmp_path) + 6)
+    told = job.end(code=1).stderr
+    assert told.endswith("; nothing was saved, since checkpoint.every is 0\n"), told
+    said = re.search(r"again from their last starting point, .*; lost: (\d+) step", told)
     assert said is not None and 4 <= int(said[1]) <= ended_at - 20 + 100, said
 
 
