@@ -11,6 +11,7 @@ typedef struct ForeignProgram {
     int trainers[2];          // values of hardware.trainer with runs of this program, the most similar first
     const char *schedules;    // words of schedule.name
     bool context, experts;    // supports context ranks, experts
+    bool muon, fp8;           // supports Muon, products in 8 bits
     bool scores;              // supports attention that keeps or recomputes its scores
     bool modules;             // can recompute experts alone, or norms alone, as export.py requests
     bool deals;               // deals the layers to stages itself, see foreign_deal

@@ -51,6 +51,8 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
         {"attention.mode", (asked & LAYOUT_BIT(attention)) != 0 && !row->scores && !flash},
         {"parallel.context", config->parallel.context > 1 && !row->context},
         {"model.experts", config->model.experts > 0 && !row->experts},
+        {"train.optimizer", config->train.optimizer == OPTIMIZER_MUON && !row->muon},
+        {"train.fp8", config->train.fp8 != FP8_OFF && !row->fp8},
     };
     for (size_t i = 0; i < sizeof lacks / sizeof *lacks; i++)
         if (lacks[i].lacking)

@@ -638,6 +638,8 @@ def test_a_search_for_another_program_does_not_advise_an_export_that_is_refused(
     (["--for", "megatron", "-o", "schedule.bpipe=on"], "schedule.bpipe: Megatron-LM does not support this"),
     (["--for", "torchtitan", "-o", "attention.mode=none"], "attention.mode: torchtitan does not support this"),
     (["--for", "nanotron", "-o", "schedule.recompute=pointwise"], "schedule.recompute: nanotron does not support this"),
+    (["--for", "nanotron", "-o", "train.optimizer=muon"], "train.optimizer: nanotron does not support this"),
+    (["--for", "nanotron", "-o", "train.fp8=tensor"], "train.fp8: nanotron does not support this"),
 ])
 def test_what_another_program_lacks_is_refused(option, says):
     ended = search("--gpus", 16, *option, *BOX, code=2)
