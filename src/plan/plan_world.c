@@ -35,7 +35,7 @@ static int try_ranks_(WorldTrial *trial, RunLayout *at, bool legal) {
     const Hardware *hardware = &space->planner->hardware;
     LayoutSpace keys = space->keys;
     keys.world = (int64_t)at->pipeline * at->tensor * at->context * at->data;
-    int64_t values[LAYOUT_CANDIDATES], slices[LAYOUT_CANDIDATES], batches[LAYOUT_CANDIDATES];
+    int64_t values[LAYOUT_CANDIDATES], slices[LAYOUT_CANDIDATES];
     int sequence, expert = layout_candidates(&space->keys, LAYOUT_expert, at, values);
     trial->fits = false;
     if (expert == 0) return 0;
@@ -46,8 +46,8 @@ static int try_ranks_(WorldTrial *trial, RunLayout *at, bool legal) {
         if ((sequence = layout_candidates(&space->keys, LAYOUT_sequence, at, values)) == 0) continue;
         at->sequence = (int32_t)values[sequence - 1];
         if (layout_candidates(&keys, LAYOUT_collectives, at, values) == 0) continue;
-        if (layout_candidates(&keys, LAYOUT_micro_batch, at, batches) == 0) continue;
-        at->micro_batch = (int32_t)batches[0];
+        if (layout_candidates(&keys, LAYOUT_micro_batch, at, values) == 0) continue;
+        at->micro_batch = (int32_t)values[0];
         double least = legal ? 0 : (double)space_least_bytes(space, at, &trial->config);
         if (plan_lacks(least, (double)hardware->memory_bytes, space->keys.base->hardware.reserve_gib) > 0) continue;
         LayoutList lists = space_schedules(space, at, true, &trial->config);

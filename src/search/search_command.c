@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/grid.h"
+#include "base/units.h"
 #include "config/config_schema.h"
 #include "plan/foreign.h"
 
@@ -37,9 +38,13 @@ int search_load(Config *config, const char *path, const char *const *overrides, 
     free.split = SPLIT_AUTO;
     free.attention = from.attention;
     free.expert = 1;
+    const int64_t lists[] = {config->parallel.layers_given, config->schedule.recompute_given,
+                             config->schedule.pointwise_given, config->attention.modes_given};
+    for (int i = 0; i < 4; i++) free.pipeline = (int32_t)max_i64(free.pipeline, lists[i]); // as lists by stage ask
     for (int key = 0; key < LAYOUT_COUNT; key++)
         if (config->place[config_find(layout_keys[key].name) - config_keys] == CONFIG_OVERRIDE)
             layout_put(&free, key, layout_get(&from, key));
+    if (free.chunks == 0 && lists[0] > free.pipeline) free.chunks = (int32_t)lists[0] / free.pipeline;
     layout_set(&free, config);
     // Whether gradients can be sharded depends on the layout: the planner leaves out layouts in which they cannot.
     int shard = config->parallel.shard_gradients;

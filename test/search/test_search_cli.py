@@ -74,7 +74,9 @@ EIGHT = ["train.fp8=tensor", "hardware.gpu=h100", "model.ffn=22064", "train.glob
 
 
 @pytest.mark.parametrize("more", [[], ["hardware.memory_gib=58"], ["hardware.gpu=h100", "hardware.memory_gib=52"],
-                                  LATENT, EIGHT], ids=["all", "58_gib", "h100", "latent", "fp8"])
+                                  LATENT, EIGHT, ["schedule.recompute_layers=[1,0,0,0]"],
+                                  ["attention.mode=[none,flash,flash,flash]"], ["parallel.layers=[3,2,2,1]"],
+                                  ["parallel.pipeline=2", "parallel.layers=[3,2,2,1]"]])
 def test_the_written_file_plans_as_the_search_said(tmp_path, more):
     best = tmp_path / "best.yaml"
     told = answer("--gpus", 4, "--write", best, *SMALL, overrides=more)["best"]
@@ -237,16 +239,6 @@ def test_slots_that_are_too_few_for_a_schedule_leave_the_others():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("key", ["schedule.recompute_layers=[1,0,0,0,0,0,0,0]", f"attention.mode=[none{',flash' * 7}]"])
-def test_a_list_by_stage_keeps_its_stages(tmp_path, key):
-    best = tmp_path / "best.yaml"
-    keys = ["model.layers=16", "train.global_batch=16", key]
-    told = answer("--gpus", 16, "--write", best, overrides=keys)["best"]
-    assert told["config"]["parallel"]["pipeline"] == 8
-    assert plan_of(best)["step_ms"] == told["step_ms"]
-
-
-@pytest.mark.thorough
 def test_with_tied_embeddings_either_order_of_the_stages_may_be_the_quicker_one():
     def ask(*more):
         keys = ["schedule.name=zb-d", "train.global_batch=32", "hardware.network_gb_s=12.5", *more]
@@ -351,36 +343,37 @@ def test_the_smallest_world_is_that_of_any_schedule_and_is_named_with_it():
     assert int(named[1]) < plain["ranks"], ended.stdout
 
 
-def test_a_mixture_of_experts_has_a_smallest_world_too():
-    keys = ["hardware.gpu=h100", "model.layers=4", "train.global_batch=8", "hardware.memory_gib=16"]
-    world = answer("--gpus", 1, config="mixtral_8x7b", overrides=keys)["smallest_world"]
-    cut = ["parallel.sequence=true", *(f"parallel.{part}={world[part]}" for part in ("pipeline", "tensor", "data"))]
-    search("--gpus", world["ranks"], config="mixtral_8x7b", overrides=[*keys, *cut])
+LARGE, MIXTURE = ("llama65b", 80, ["train.global_batch=32"]), ("mixtral_8x7b", 16, ["model.layers=4"])
 
 
 @pytest.mark.thorough
 @pytest.mark.soak(2)
-@pytest.mark.parametrize(
-    "fixed", [["schedule.micro_batch=2"], [], ["parallel.tensor=1"], ["parallel.pipeline=2", "parallel.tensor=4"],
-              ["schedule.recompute_layers=0"]])
-def test_where_nothing_fits_the_smallest_world_that_would_is_named(fixed):
-    gpus, keys = 8 if len(fixed) == 2 else 2, ["train.global_batch=32", *fixed]
-    ended = search("--gpus", gpus, "--json", overrides=keys, code=1)
-    told = json.loads(ended.stdout)
+@pytest.mark.parametrize("model, gpus, fixed", [
+    (LARGE, 2, ["schedule.micro_batch=2"]), (MIXTURE, 2, ["hardware.gpu=h100", "train.global_batch=8"]), (LARGE, 2, []),
+    (LARGE, 2, ["parallel.tensor=1"]), (LARGE, 8, ["parallel.pipeline=2", "parallel.tensor=4"]),
+    (LARGE, 2, ["schedule.recompute_layers=0"])])
+def test_where_nothing_fits_the_smallest_world_that_would_is_named(model, gpus, fixed):
+    config, memory, keys = model
+    keys = [*keys, *fixed, f"hardware.memory_gib={memory}"]
+
+    def ask(gpus, *more, **words):
+        return search("--gpus", gpus, "--json", config=config, overrides=[*keys, *more], **words)
+
+    told = json.loads(ask(gpus, code=1).stdout)
     assert told["best"] is None and told["front"] == []
     world = told["smallest_world"]
     ranks = world["ranks"]
     assert ranks == world["pipeline"] * world["tensor"] * world["data"]
     assert all(world[key.split(".")[1].split("=")[0]] == int(key[-1]) for key in fixed if "parallel" in key)
-    search("--gpus", ranks, "--json", overrides=keys)
+    ask(ranks)
     # 1: nothing fits; 2: the ranks are no multiple of the fixed ones.
     for fewer in range(gpus, ranks):
-        assert search("--gpus", fewer, "--json", overrides=keys, code=None).code in (1, 2)
+        assert ask(fewer, code=None).code in (1, 2)
     # With the memory that the nearest lacks, it fits; with less, nothing does.
-    text = " ".join(search("--gpus", gpus, overrides=keys, code=1).stdout.split())
+    text = " ".join(search("--gpus", gpus, config=config, overrides=keys, code=1).stdout.split())
     lacks = float(re.search(r" nearest .*? lacks ([\d.]+) GiB", text)[1])
     for more, code in ((-0.02, 1), (0.01, 0)):
-        search("--gpus", gpus, overrides=[*keys, f"hardware.memory_gib={80 + lacks + more}"], code=code)
+        ask(gpus, f"hardware.memory_gib={memory + lacks + more}", code=code)
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
