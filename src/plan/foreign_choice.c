@@ -34,28 +34,27 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
     bool flash = true;
     for (int64_t i = 0; i < config->attention.modes_given; i++)
         flash = flash && config->attention.mode_of_stage[i] == ATTENTION_FLASH;
+    bool again = (kind == RECOMPUTE_EXPERTS && !row->modules) || (kind == RECOMPUTE_POINTWISE && row->selective == 0);
+    bool split = schedule->split_backward == SPLIT_ON && named && !schedule_kinds[schedule->name].splits;
     const struct {
         const char *key;
         bool lacking;
+        LayoutMask searched; // a search that this is not fixed for chooses what the program has
     } lacks[] = {
-        {"schedule.file", schedule->file[0] != '\0'},
-        {"schedule.name",
-         (asked & LAYOUT_BIT(name)) != 0 && named && (foreign_schedules(program) >> schedule->name & 1) == 0},
-        {"schedule.bpipe", (asked & LAYOUT_BIT(bpipe)) != 0 && schedule->bpipe == BPIPE_ON},
-        {"schedule.slices", (asked & LAYOUT_BIT(slices)) != 0 && schedule->slices > 1},
-        {"schedule.split_backward", (asked & LAYOUT_BIT(split)) != 0 && schedule->split_backward == SPLIT_ON && named &&
-                                        !schedule_kinds[schedule->name].splits},
-        {"schedule.recompute", (asked & LAYOUT_BIT(pointwise)) != 0 &&
-                                   (schedule->pointwise_given > 1 || (kind == RECOMPUTE_EXPERTS && !row->modules) ||
-                                    (kind == RECOMPUTE_POINTWISE && row->selective == 0))},
-        {"attention.mode", (asked & LAYOUT_BIT(attention)) != 0 && !row->scores && !flash},
-        {"parallel.context", config->parallel.context > 1 && !row->context},
-        {"model.experts", config->model.experts > 0 && !row->experts},
-        {"train.optimizer", config->train.optimizer == OPTIMIZER_MUON && !row->muon},
-        {"train.fp8", config->train.fp8 != FP8_OFF && !row->fp8},
+        {"schedule.file", schedule->file[0] != '\0', 0},
+        {"schedule.name", named && (foreign_schedules(program) >> schedule->name & 1) == 0, LAYOUT_BIT(name)},
+        {"schedule.bpipe", schedule->bpipe == BPIPE_ON, LAYOUT_BIT(bpipe)},
+        {"schedule.slices", schedule->slices > 1, LAYOUT_BIT(slices)},
+        {"schedule.split_backward", split, LAYOUT_BIT(split)},
+        {"schedule.recompute", schedule->pointwise_given > 1 || again, LAYOUT_BIT(pointwise)},
+        {"attention.mode", !row->scores && !flash, LAYOUT_BIT(attention)},
+        {"parallel.context", config->parallel.context > 1 && !row->context, 0},
+        {"model.experts", config->model.experts > 0 && !row->experts, 0},
+        {"train.optimizer", config->train.optimizer == OPTIMIZER_MUON && !row->muon, 0},
+        {"train.fp8", config->train.fp8 != FP8_OFF && !row->fp8, 0},
     };
     for (size_t i = 0; i < sizeof lacks / sizeof *lacks; i++)
-        if (lacks[i].lacking)
+        if (lacks[i].lacking && (lacks[i].searched & ~asked) == 0)
             return config_error(config, lacks[i].key, err, "%s does not support this; leave it out, or leave out --for",
                                 row->title);
     if (config->schedule.split_backward == SPLIT_AUTO && schedule->name < schedule_kind_count &&
