@@ -217,13 +217,7 @@ def test_context_ranks_are_offered_where_the_file_has_them(tmp_path):
     assert fixed["best"]["config"]["parallel"]["context"] == 4
 
 
-def test_long_sequences_are_split_over_context_ranks_unasked():
-    long = ["-o", "model.seq_len=131072", "-o", "train.global_batch=4", "-o", "hardware.gpu=h100"]  # 28 heads
-    best = answer("--gpus", 32, *long, config="qwen2.5_7b")["best"]
-    assert best["config"]["parallel"]["context"] > 1
-
-
-def test_long_sequences_are_cut_into_slices_unasked():
+def test_long_sequences_are_cut_into_slices_and_over_context_ranks_unasked():
     keys = ["hardware.gpu=h100", "model.layers=8", "train.global_batch=32", "attention.deterministic=off"]
 
     def sliced(length):
@@ -231,6 +225,8 @@ def test_long_sequences_are_cut_into_slices_unasked():
         return any(row["config"]["schedule"]["slices"] > 1 for row in front)
 
     assert sliced(32768) and not sliced(512)
+    long = ["hardware.gpu=h100", "model.seq_len=131072", "train.global_batch=4"]  # 28 heads
+    assert answer("--gpus", 32, config="qwen2.5_7b", overrides=long)["best"]["config"]["parallel"]["context"] > 1
 
 
 @pytest.mark.thorough
@@ -266,11 +262,6 @@ def test_a_search_counts_few_of_the_configurations_there_are(gpus, batch, most):
     assert told["best"] is not None and told["evaluated"] < most
 
 
-def test_layouts_that_cannot_shard_gradients_as_asked_are_not_counted():
-    told = answer("--gpus", 8, *SMALL, "-o", "parallel.shard_gradients=on")
-    assert told["best"]["config"]["parallel"]["pipeline"] == 1 and told["evaluated"] < 1000  # of 38,000
-
-
 def test_an_overhead_of_every_step_makes_a_search_no_longer():
     found = {}
     for overhead in ("0", "1e9"):
@@ -280,7 +271,7 @@ def test_an_overhead_of_every_step_makes_a_search_no_longer():
     assert found["0"] == found["1e9"]
 
 
-def test_keys_that_no_schedule_has_are_not_called_a_lack_of_memory():
+def test_keys_that_no_schedule_has_are_not_counted_nor_called_a_lack_of_memory():
     # 12 microbatches a data rank are no multiple of 8 stages
     keys = ["parallel.pipeline=8", "parallel.tensor=4", "train.global_batch=72", "schedule.micro_batch=1",
             "schedule.slices=1", "schedule.name=interleaved"]
@@ -289,6 +280,8 @@ def test_keys_that_no_schedule_has_are_not_called_a_lack_of_memory():
     assert "world" not in ended.stdout
     sharded = search("--gpus", 3, *SMALL, "-o", "parallel.shard_gradients=on", code=1)
     assert "remove a key of schedule, or parallel.shard_gradients," in " ".join(sharded.stdout.split())
+    told = answer("--gpus", 8, *SMALL, "-o", "parallel.shard_gradients=on")
+    assert told["best"]["config"]["parallel"]["pipeline"] == 1 and told["evaluated"] < 1000  # of 38,000
 
 
 def test_a_single_stage_has_one_schedule():
@@ -528,18 +521,14 @@ def test_five_are_written_and_timed(tmp_path):
     assert [path.name for path in tmp_path.glob("five/?.yaml")] == ["1.yaml"]  # the others were of the first search
 
 
-def test_a_link_is_written_through(tmp_path):
+def test_a_link_is_written_through_and_a_folder_that_cannot_be_written_is_refused(tmp_path):
     link, file = tmp_path / "link.yaml", tmp_path / "best.yaml"
     link.symlink_to(file)
     file.write_text("")
     search("-q", "--gpus", 4, *SMALL, "--write", link)
     assert link.is_symlink() and "\nparallel:" in file.read_text()
-
-
-def test_a_folder_that_cannot_be_written_is_refused_before_the_search():
-    ended = search("--gpus", 4, *SMALL, "--write-five", "/dev/null/five", code=1)
-    assert "--write-five: /dev/null/five: Not a directory" in ended.stderr
-    assert ended.stdout == ""
+    refused = search("--gpus", 4, *SMALL, "--write-five", "/dev/null/five", code=1)
+    assert "--write-five: /dev/null/five: Not a directory" in refused.stderr and refused.stdout == ""
 
 
 # ---- for another program ---------------------------------------------------------------------------------------------
