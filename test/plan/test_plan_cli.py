@@ -440,15 +440,10 @@ HUGE = ["parallel.pipeline=64", "parallel.tensor=8", "parallel.data=32", "train.
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("bpipe", ["off", "on", "auto"])
-def test_a_huge_world_is_planned(bpipe):
+@pytest.mark.parametrize("name, bpipe", [("1f1b", "off"), ("1f1b", "on"), ("1f1b", "auto"), ("gpipe", "off")])
+def test_a_huge_world_is_planned_and_may_fit_nowhere(name, bpipe):
     told = plan(LLAMA, *HUGE, f"schedule.bpipe={bpipe}")
     assert (told["world"], told["microbatches"], len(told["stages"])) == (16384, 4096, 64)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["1f1b", "gpipe"])
-def test_a_huge_world_may_fit_nowhere(name):
     hardware = ["hardware.memory_gib=0.1", "hardware.reserve_gib=0", "hardware.gpus_per_node=64"]
     text = report(LLAMA, *HUGE, *hardware, f"schedule.name={name}")
     title = {"1f1b": "1F1B", "gpipe": "GPipe"}[name]
@@ -599,10 +594,12 @@ def test_a_list_of_layers_with_empty_stages_is_planned_as_it_runs(schedule):
     assert last == [[None, None], [None, 1], [None, None], [0, None]]
 
 
-def test_absurd_rates_give_json_without_inf():
+def test_absurd_rates_and_widths_are_planned_and_give_json_without_inf():
     keys = ("hardware.memory_gb_s=1e-300", "hardware.gpu_hour=1e9")
     said = command("llama", "-c", LLAMA, "--plan", "--json", overrides=keys).stdout
     json.loads(said, parse_constant=lambda word: pytest.fail(word))
+    wide = ("model.heads=1", "model.hidden=10000", "hardware.gpu=h100")  # legal without rotary embedding
+    assert plan(ROOT / "configs" / "gpt_tiny.yaml", *wide, family="gpt")["step_ms"] > 0
 
 
 def test_a_smaller_batch_that_needs_more_host_memory_is_refused():
@@ -612,8 +609,3 @@ def test_a_smaller_batch_that_needs_more_host_memory_is_refused():
             "schedule.micro_batch=1")
     ended = command("llama", "-c", ROOT / "configs" / "llama_tiny.yaml", "--plan", overrides=keys, code=2)
     assert "needs 2 own, 0 lent and 3 host slots" in ended.stderr, ended.stderr
-
-
-def test_a_head_without_rotary_embedding_may_have_any_width():
-    keys = ("model.heads=1", "model.hidden=10000", "hardware.gpu=h100")
-    assert plan(ROOT / "configs" / "gpt_tiny.yaml", *keys, family="gpt")["step_ms"] > 0
