@@ -314,21 +314,16 @@ def test_an_eviction_has_to_save_a_hundredth_of_a_step():
     assert found == {False, True}
 
 
-@pytest.mark.thorough
-def test_no_schedule_is_counted_of_a_cut_that_nothing_makes_fit():
-    keys = ["hardware.memory_gib=9", "model.layers=16", "train.global_batch=4096"]
-    ended = search("--gpus", 16, "--json", config="llama3_70b", overrides=keys, code=1)
-    told = json.loads(ended.stdout)
-    assert told["best"] is None and told["evaluated"] == 0
-    assert told["smallest_world"]["ranks"] > 16
-
-
 def test_the_smallest_world_is_that_of_any_schedule_and_is_named_with_it():
     llama = {"config": "llama3_70b", "overrides": ["hardware.gpu=h100"]}
     ended = search("--gpus", 1, **llama, code=1)
     named = re.search(r"the smallest that fits: (\d+) ranks, .* with Seq1F1B, \d slices,", ended.stdout)
     plain = answer("--gpus", 1, "-o", "schedule.name=1f1b", **llama)["smallest_world"]
     assert int(named[1]) < plain["ranks"], ended.stdout
+    # No schedule is counted of a cut that nothing makes fit.
+    keys = ["hardware.memory_gib=9", "model.layers=16", "train.global_batch=4096"]
+    told = answer("--gpus", 16, config="llama3_70b", overrides=keys)
+    assert told["best"] is None and told["evaluated"] == 0 and told["smallest_world"]["ranks"] > 16
 
 
 LARGE, MIXTURE = ("llama65b", 80, ["train.global_batch=32"]), ("mixtral_8x7b", 16, ["model.layers=4"])
@@ -400,11 +395,8 @@ def interrupted(*arguments):
     return told
 
 
-def test_ctrl_c_prints_the_best_so_far():
+def test_ctrl_c_prints_the_best_so_far_and_ends_a_sweep_after_the_rows_that_are_done():
     assert "best" in interrupted()
-
-
-def test_ctrl_c_ends_a_sweep_after_the_rows_that_are_done():
     told = interrupted("--sweep", "hardware.network_gb_s=25,50")
     assert all(row["fits"] for row in told["sweep"])
     assert (len(told["sweep"]) < 2) == (told.get("complete") is False)
