@@ -10,6 +10,7 @@ bytes do not fit.
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -93,9 +94,9 @@ def notes(options, plan, text):
         share = 100 * train["steps"] * each / train["tokens"]
         yield f"train.steps ends the run after {share:.2g} % of train.tokens; steps: auto takes all"
     if options.to == "torchtitan" and "flavor" not in text:
-        yield ("cannot be said: model: llama3 has no experts; name a model that has, and a flavor of these sizes"
-               if config["model"]["experts"] > 0 else
-               "cannot be said: model: no flavor has these sizes; register one and name it")
+        lacks = "layer of GPT" if config["model"]["family"] == "gpt" else "experts" if config["model"]["experts"] else ""
+        yield (f"cannot be said: model: llama3 has no {lacks}; name a model that has, and a flavor of these sizes"
+               if lacks else "cannot be said: model: no flavor has these sizes; register one and name it")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "back.yaml"
         sections = understood(options.to, text, config)
@@ -120,7 +121,9 @@ def bytes_there(ours, path, program):
     except Failure as failure:
         if "does not support this" not in str(failure):
             raise
-        yield f"bytes of a rank are not known: --plan --for {program} has no schedule {config['schedule']['name']}"
+        lacks = re.search(r"(\w+\.\w+): \S+ does not support this", str(failure))[1]
+        section, _, name = lacks.partition(".")
+        yield f"bytes of a rank are not known: {title} has no {lacks} {config[section][name]}"
         return
     memory, reserve = config["hardware"]["memory_gib"], config["hardware"]["reserve_gib"]
     there = "" if memory == "auto" else f", of {memory} GiB"

@@ -10,6 +10,7 @@ typedef struct ForeignProgram {
     const char *word, *title; // "megatron", "Megatron-LM"
     int trainers[2];          // values of hardware.trainer with runs of this program, the most similar first
     const char *schedules;    // words of schedule.name
+    bool gpt;                 // supports GPT-2's architecture
     bool context, experts;    // supports context ranks, experts
     bool muon, fp8;           // supports Muon, products in 8 bits
     bool scores;              // supports attention that keeps or recomputes its scores

@@ -48,6 +48,7 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
         {"schedule.split_backward", split, LAYOUT_BIT(split)},
         {"schedule.recompute", schedule->pointwise_given > 1 || again, LAYOUT_BIT(pointwise)},
         {"attention.mode", !row->scores && !flash, LAYOUT_BIT(attention)},
+        {"model.family", !row->gpt && strcmp(family_words[config->model.family], "gpt") == 0, 0},
         {"parallel.context", config->parallel.context > 1 && !row->context, 0},
         {"model.experts", config->model.experts > 0 && !row->experts, 0},
         {"train.optimizer", config->train.optimizer == OPTIMIZER_MUON && !row->muon, 0},

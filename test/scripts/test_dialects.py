@@ -90,6 +90,8 @@ def test_bytes_that_do_not_fit_there_end_with_1(tmp_path):
     answer = export(ROOT / "configs/gpt3_96b.yaml", "nanotron", code=1)
     assert unsaid(answer) == {"model.family", "parallel.layers"}
     assert float(re.search(r"stage 0: +([\d.]+) GiB", answer.stdout)[1]) > 100
+    answer = export(ROOT / "configs/gpt3_96b.yaml", "torchtitan").stdout
+    assert "llama3 has no layer of GPT; name a model that has" in answer and "torchtitan has no model.family gpt" in answer
 
 
 @pytest.mark.parametrize("program, said", [("megatron", "--recompute-method uniform"), ("torchtitan", 'mode = "full"'),
@@ -147,7 +149,7 @@ def test_what_cannot_be_said_is_named(tmp_path):
     assert "Megatron-LM needs" in export(path, "megatron").stdout
     path.write_text(text.replace("name: 1f1b", "name: gpipe") + "# unlike family: gpt\n")
     answer = export(path, "torchtitan").stdout
-    assert '"GPipe"' in answer and "bytes of a rank are not known: --plan --for torchtitan has no schedule" in answer
+    assert '"GPipe"' in answer and "bytes of a rank are not known: torchtitan has no schedule.name gpipe" in answer
     path.write_text(text.replace("  heads: 64", "  heads: 64\n  head_dim: 64").replace("steps: 100\n", "steps: 100\n"
                     "  optimizer: muon\n  batch_ramp: [[9, 256]]\n"))
     lost = {"model.head_dim", "train.optimizer", "train.batch_ramp", "parallel.layers"}

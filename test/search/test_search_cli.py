@@ -615,6 +615,12 @@ def test_what_another_program_lacks_is_refused(option, says):
     assert says in ended.stderr and ended.stdout == ""
 
 
+@pytest.mark.parametrize("program", ["torchtitan", "nanotron"])
+def test_models_that_another_program_lacks_are_refused(program):
+    ended = search("--gpus", 64, "--for", program, config="gpt3_13b", family="gpt", code=2)
+    assert f"model.family: {program} does not support this" in ended.stderr and ended.stdout == ""
+
+
 @pytest.mark.parametrize("model, memory, fixed", [
     ("qwen2.5_7b", 24, ["schedule.name=1f1b", "parallel.tensor=2", "schedule.recompute_layers=28"]),
     ("llama3_8b", 40, ["schedule.recompute=pointwise"]),
