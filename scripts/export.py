@@ -94,7 +94,8 @@ def notes(options, plan, text):
         share = 100 * train["steps"] * each / train["tokens"]
         yield f"train.steps ends the run after {share:.2g} % of train.tokens; steps: auto takes all"
     if options.to == "torchtitan" and "flavor" not in text:
-        lacks = "layer of GPT" if config["model"]["family"] == "gpt" else "experts" if config["model"]["experts"] else ""
+        model = config["model"]
+        lacks = "layer of GPT" if model["family"] == "gpt" else "experts" if model["experts"] > 0 else ""
         yield (f"cannot be said: model: llama3 has no {lacks}; name a model that has, and a flavor of these sizes"
                if lacks else "cannot be said: model: no flavor has these sizes; register one and name it")
     with tempfile.TemporaryDirectory() as folder:

@@ -253,12 +253,12 @@ def sentences(cases):
         "one stage and no evictions, so that no schedule matters. The other sentences are about the other "
         f"{len(staged)}.",
         f"BPipe, over the best layout that evicts nothing, pays {paying(staged, 'partner', 'partner')}. "
-        f"{sum(0.02 < (row['gains']['partner'] or 0) < 9 for row in staged)} gains exceed the 2 % below which `--search` "
-        "calls steps a tie.",
+        f"{sum(0.02 < (row['gains']['partner'] or 0) < 9 for row in staged)} gains exceed the 2 % below which "
+        "`--search` calls steps a tie.",
         f"With 1F1B alone, as the re-evaluation asked, it pays {paying(staged, 'partner over 1F1B')}.",
         f"Evicting to the host pays {paying(staged, 'host', 'host')}. It is ahead of a partner in {ahead} cases.",
-        f"Cases in which a model fits only with evictions: {sum(row['way'] is None for row in every)}. A partner's memory "
-        f"suffices in {sum(row['way'] is None and row['found']['peer'] is not None for row in every)} of them.",
+        f"Cases in which a model fits only with evictions: {sum(row['way'] is None for row in every)}. A partner's "
+        f"memory suffices in {sum(row['way'] is None and row['found']['peer'] is not None for row in every)} of them.",
         f"Interleaving pays more: over 1F1B {paying(staged, 'interleaved')}.",
         f"Zero bubble, over both, pays {paying(staged, 'zero bubble')}.",
         f"Slices of the sequence, over all these, pay {paying(staged, 'slices')}; the search chooses them in "

@@ -21,7 +21,9 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     """Lets programs hear Ctrl-C and hang-ups. Limits oneDNN to AVX2 in make test-all.
 
-    make test uses the best instructions. Each rank compiles every product at its start. With AVX-512 a small run takes a third more CPU time."""
+    make test uses the best instructions. Each rank compiles every product at its start. With AVX-512 a small run takes
+    a third more CPU time.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also in the background of a script, which ignores it
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also under nohup
     if config.getoption("--part") == "rest":

@@ -232,11 +232,13 @@ def test_an_error_is_the_programs_last_line_and_hides_the_plan(tmp_path):
     with browser.Browser(tmp_path / "profile") as chromium:
         chromium.open(PAGE, 1400, 900)
         chromium.wait_for("byId('proof').textContent !== ''")
-        chromium.evaluate("Object.assign(state, {more: 'hardware.peak_tflops=1e-9\\nschedule.name=auto'}); fill(); ask(); 0")
+        chromium.evaluate("Object.assign(state, {more: 'hardware.peak_tflops=1e-9\\nschedule.name=auto'}); fill();"
+                          " ask(); 0")
         chromium.wait_for("byId('answer').textContent.startsWith('--trace: the planned step of ')")
         shown = "['table', 'command', 'timeline', 'answer'].map((id) => byId(id).offsetParent !== null)"
         assert chromium.evaluate(shown) == [False, False, False, True]
-        chromium.evaluate("Object.assign(state, {more: 'schedule.name=auto', p: '1', t: '1', d: '1'}); fill(); ask(); 0")
+        chromium.evaluate("Object.assign(state, {more: 'schedule.name=auto', p: '1', t: '1', d: '1'}); fill();"
+                          " ask(); 0")
         chromium.wait_for("byId('verdict').textContent.includes('\\nschedule.name auto is ')")
         assert chromium.evaluate(shown) == [True] * 4
         assert chromium.evaluate("byId('table').tBodies[0].textContent").count(" > 76.0") > 0, "the limit of an A100"

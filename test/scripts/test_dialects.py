@@ -91,7 +91,8 @@ def test_bytes_that_do_not_fit_there_end_with_1(tmp_path):
     assert unsaid(answer) == {"model.family", "parallel.layers"}
     assert float(re.search(r"stage 0: +([\d.]+) GiB", answer.stdout)[1]) > 100
     answer = export(ROOT / "configs/gpt3_96b.yaml", "torchtitan").stdout
-    assert "llama3 has no layer of GPT; name a model that has" in answer and "torchtitan has no model.family gpt" in answer
+    assert "llama3 has no layer of GPT; name a model that has" in answer
+    assert "torchtitan has no model.family gpt" in answer
 
 
 @pytest.mark.parametrize("program, said", [("megatron", "--recompute-method uniform"), ("torchtitan", 'mode = "full"'),

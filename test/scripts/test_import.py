@@ -683,8 +683,8 @@ peft: {dim: 8, alpha: 16}
     assert "add_bias_linear false is not given: linear layers have biases there" in comments and "--" not in comments
     assert "peft.dim 8: all parameters are trained here" in comments and "comm_overlap.overlap_grad_reduce" in comments
     text = text.replace("tensor_model_parallel_size: 2, sequence_parallel: true", """pipeline_model_parallel_size: 2,
-        microbatch_group_size_per_vp_stage: 4, pipeline_model_parallel_layout: [[embedding, decoder], [decoder, decoder],
-        [decoder, decoder, decoder], [decoder, decoder, loss]]""")
+        microbatch_group_size_per_vp_stage: 4, pipeline_model_parallel_layout: [[embedding, decoder],
+        [decoder, decoder], [decoder, decoder, decoder], [decoder, decoder, loss]]""")
     comments, config = converted(tmp_path, "bridge", text + "ddp: {data_parallel_sharding_strategy: no_shard}\n",
                                  "--gpus", "8")
     has(config, {"parallel.layers": [1, 2, 3, 2], "schedule.name": "gis", "schedule.group": 4})
