@@ -39,7 +39,7 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
     const struct {
         const char *key;
         bool lacking;
-        LayoutMask searched; // a search that this is not fixed for chooses what the program has
+        LayoutMask searched; // unless -o fixes this key, a search chooses a value that the program supports
     } lacks[] = {
         {"schedule.file", schedule->file[0] != '\0', 0},
         {"schedule.name", named && (foreign_schedules(program) >> schedule->name & 1) == 0, LAYOUT_BIT(name)},
@@ -56,7 +56,7 @@ int foreign_take(Config *config, const char *word, bool searched, Error *err) {
     };
     for (size_t i = 0; i < sizeof lacks / sizeof *lacks; i++)
         if (lacks[i].lacking && (lacks[i].searched & ~asked) == 0)
-            return config_error(config, lacks[i].key, err, "%s does not support this; leave it out, or leave out --for",
+            return config_error(config, lacks[i].key, err, "%s does not support this; change it, or leave out --for",
                                 row->title);
     if (config->schedule.split_backward == SPLIT_AUTO && schedule->name < schedule_kind_count &&
         !schedule_kinds[schedule->name].splits)

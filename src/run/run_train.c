@@ -141,7 +141,8 @@ int run_train(Run *run, Error *err) {
                    (long long)step, (long long)steps);
     say_tokens_(run);
     if (run->checkpoint != NULL && config->checkpoint.every == 0)
-        log_status(&run->all, "checkpoint.every is 0: nothing is saved, not even at the end, except if asked to stop");
+        log_status(&run->all, "checkpoint.every is 0: nothing is saved, not even at the end, unless the run is asked "
+                              "to stop");
     if (run->checkpoint == NULL && config->checkpoint.every > 0)
         log_status(&run->all, "checkpoint.dir is empty, so nothing is saved, whatever checkpoint.every is");
     run_listen(run);
