@@ -22,8 +22,8 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
     return 0;
 }
 
-// Returns a sleep that is long enough. A rank that polls a virtual GPU would take a core from the thread that simulates
-// it, so that it sleeps instead of yielding, and never shortly.
+// A rank that polls a virtual GPU would take a core from the thread that simulates it. So beside one, a sleep lasts at
+// least 0.2 ms, and a yield is such a sleep. 0: the caller yields.
 static struct timespec nap_(long ns) {
     const long least = 200000;
     bool simulates = clock_table() != NULL && clock_table()->join != NULL;
