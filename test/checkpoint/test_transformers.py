@@ -97,11 +97,11 @@ def trained(request, tmp_path_factory):
     trainer = Trainer(folder, MODELS[request.param], text)
     rows, tokens = windows(64)
     val = {"data.val": str(write_tokens(folder / "val.bin", tokens)), "data.val_every": 1000, "data.val_batches": 4}
-    steps = {"train.steps": 300, "train.global_batch": 16, "train.lr": 1.0e-2, "train.warmup_steps": 20}
+    steps = {"train.steps": 200, "train.global_batch": 16, "train.lr": 1.0e-2, "train.warmup_steps": 20}
     ranks = layout(b=8) if without_mpi() else layout(p=2, t=2, b=8) | expert_ranks(trainer, 2)
-    trainer.result = trainer.run(val, steps, saving(folder / "saved", 300), ranks)
-    trainer.loss, trainer.rows, trainer.val = trainer.result.vals[300], rows, val
-    trainer.saved = folder / "saved" / "step_00000300"
+    trainer.result = trainer.run(val, steps, saving(folder / "saved", 200), ranks)
+    trainer.loss, trainer.rows, trainer.val = trainer.result.vals[200], rows, val
+    trainer.saved = folder / "saved" / "step_00000200"
     trainer.name = request.param
     return trainer
 
@@ -438,9 +438,9 @@ def test_a_resumed_run_does_not_start_over(trained, tmp_path):
     """init_from applies only to step 0; a checkpoint takes precedence."""
     torch.manual_seed(4)
     make_model(trained).save_pretrained(tmp_path, safe_serialization=True)
-    start = {"checkpoint.init_from": str(tmp_path), "train.steps": 301, "train.global_batch": 16}
+    start = {"checkpoint.init_from": str(tmp_path), "train.steps": 201, "train.global_batch": 16}
     result = trained.run(start, layout(b=8), resume=trained.saved)
-    assert "resumed from" in result.stderr and result.numbers == [301]
+    assert "resumed from" in result.stderr and result.numbers == [201]
     assert result.steps[0]["loss"] < 3
 
 
