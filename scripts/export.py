@@ -111,10 +111,10 @@ def notes(options, plan, text):
             yield f"cannot be said: {key}: {json.dumps(ours)}; it becomes {json.dumps(theirs)}"
         if plan["step_ms"] and back["step_ms"]:
             yield f"step as planned here: {plan['step_ms']:.0f} ms; with only these settings: {back['step_ms']:.0f} ms"
-        yield from bytes_there(back, path, options.to)
+        yield from bytes_there(back, path, options.to, plan["config"]["model"]["family"])
 
 
-def bytes_there(ours, path, program):
+def bytes_there(ours, path, program, family):
     config = ours["config"]
     title = {"megatron": "Megatron-LM"}.get(program, program)
     try:
@@ -133,9 +133,10 @@ def bytes_there(ours, path, program):
         yield f"  stage {theirs['stage']}: {theirs['peak_bytes'] / GIB:6.2f} GiB, {here['peak_bytes'] / GIB:6.2f} GiB"
     most = max(stages, key=lambda stage: stage["peak_bytes"])
     if memory != "auto" and most["peak_bytes"] > (memory - reserve) * GIB:
+        search = f"search with --search --for {program}, or " if family == config["model"]["family"] else ""
         yield Failure(f"stage {most['stage']} needs {most['peak_bytes'] / GIB:.2f} GiB in {title}, but only"
-                      f" {memory - reserve:g} of {memory:g} are free of hardware.reserve_gib; search with --search"
-                      f" --for {program}, or recompute more layers")
+                      f" {memory - reserve:g} of {memory:g} are free of hardware.reserve_gib; {search}recompute more"
+                      " layers")
 
 
 def main(options):

@@ -90,6 +90,7 @@ def test_bytes_that_do_not_fit_there_end_with_1(tmp_path):
     answer = export(ROOT / "configs/gpt3_96b.yaml", "nanotron", code=1)
     assert unsaid(answer) == {"model.family", "parallel.layers"}
     assert float(re.search(r"stage 0: +([\d.]+) GiB", answer.stdout)[1]) > 100
+    assert answer.stderr.endswith("reserve_gib; recompute more layers\n")  # a search for nanotron refuses GPT
     answer = export(ROOT / "configs/gpt3_96b.yaml", "torchtitan").stdout
     assert "llama3 has no layer of GPT; name a model that has" in answer
     assert "torchtitan has no model.family gpt" in answer
