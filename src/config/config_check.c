@@ -146,11 +146,12 @@ static int check_one_batch_(const Config *config, long long batch, const char *n
     }
     long long slices = config_slices(config), made = batch / unit, least = (p + slices - 1) / slices;
     if (made >= least) return 0;
+    bool sliced = config_schedule_kind(config)->sliced && config->parallel.context == 1 && config->model.kv_lora == 0;
     return config_clash(config, key, "parallel.pipeline", err,
                         "global_batch %lld makes %lld microbatch%s for %lld stages, which need %lld or more; the "
-                        "smallest global_batch is %lld, or set %s",
-                        batch, made, made == 1 ? "" : "es", p, least, least * unit,
-                        slices == 1 ? "schedule.slices" : "more schedule.slices");
+                        "smallest global_batch is %lld, or use pipeline %lld or less%s",
+                        batch, made, made == 1 ? "" : "es", p, least, least * unit, made * slices,
+                        sliced ? ", or more schedule.slices" : "");
 }
 
 static int check_batch_(Config *config, Error *err) {

@@ -198,7 +198,7 @@ static const BadInput impossible[] = {
      "8 or 12"},
     {BASE "train: {global_batch: 3}\nparallel: {data: 4}\n", NULL, "@:3: train.global_batch: ", "use global_batch 4"},
     {BASE "parallel: {pipeline: 8}\n", "train.global_batch=7",
-     "-o train.global_batch: global_batch 7 makes 7 microbatches for 8 stages", "smallest global_batch is 8"},
+     "-o train.global_batch: global_batch 7 makes 7 microbatches for 8 stages", "is 8, or use pipeline 7 or less"},
     {BASE "train: {global_batch: 12}\nschedule: {micro_batch: 3}\nparallel: {data: 2}\n", "parallel.pipeline=4",
      "-o parallel.pipeline: global_batch 12 makes 2 microbatches for 4 stages", "smallest global_batch is 24"},
     {BASE, "parallel.pipeline=9", "-o parallel.pipeline: 9 stages for 8 layers", "use pipeline 8 or less"},

@@ -22,7 +22,7 @@ def test_slices_fill_stages_that_microbatches_do_not(small, p, m, n):
     whole = small.train(*few, *sliced(1, n))
     assert small.train(*few, *sliced(p, n)).bits == whole.bits
     refused, least = small.train(*few, *sliced(p, n // 2), code=2), 2 * p // n * (2 // m)
-    assert f"the smallest global_batch is {least}, or set " in refused.stderr
+    assert f"is {least}, or use pipeline {m * n // 2} or less, or more schedule.slices" in refused.stderr
 
 
 @pytest.mark.thorough
