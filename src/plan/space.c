@@ -408,8 +408,10 @@ bool space_set_by_time(const SearchSpace *space, const RunLayout *even, Config *
 
 // ---------------------------------------------------------------- recomputed layers
 
-// Finds by bisection, on all stages at once, the fewest recomputed layers that let a stage fit. Both stages of a pair
-// have slots for the pair's larger bundle, so the caller has to count the bytes of the result again.
+// Finds by bisection, on all stages at once, the fewest recomputed layers that let a stage fit. First tries all layers
+// and none: the first recomputed layer adds a bundle of its own. If a stage does not fit either way, each stage gets
+// what takes fewer bytes there. Both stages of a pair have slots for the pair's larger bundle, so the caller has to
+// count the bytes of the result again. Returns false if there is no schedule.
 static bool recompute_(const SearchSpace *space, Config *config) {
     int64_t p = config->parallel.pipeline;
     int16_t *of = config->schedule.recompute_of_stage;
@@ -418,29 +420,29 @@ static bool recompute_(const SearchSpace *space, Config *config) {
     ScheduleLoan loan = planner_borrow(planner, config, &ignored);
     if (loan.schedule == NULL) return false;
     int16_t low[LAYOUT_MOST_STAGES], high[LAYOUT_MOST_STAGES];
-    double limit = (double)planner->hardware.memory_bytes;
+    double limit = (double)planner->hardware.memory_bytes, reserve = config->hardware.reserve_gib;
+    double most[LAYOUT_MOST_STAGES]; // bytes with all layers recomputed
     config->schedule.recompute_given = p;
-    bool all = true, open = true;
-    for (int64_t s = 0; s < p; s++) low[s] = -1, high[s] = of[s] = (int16_t)config->model.layers;
-    for (bool first = true; open && all; first = false) {
+    bool possible = true, open = true;
+    for (int64_t s = 0; s < p; s++) low[s] = -1, of[s] = (int16_t)config->model.layers;
+    for (int tried = 0; open; tried++) {
         Plan plan = planner_plan(planner, config, loan.schedule);
-        open = false;
         for (int64_t s = 0; s < p; s++) {
             double bytes = (double)memory_total(&plan.stage[s].memory);
-            bool fits = plan_lacks(bytes, limit, config->hardware.reserve_gib) <= 0;
-            if (first) high[s] = of[s] = (int16_t)plan.stage[s].at.layers;
-            if (first && !fits) all = false;
-            *(fits ? &high[s] : &low[s]) = of[s];
-        }
-        for (int64_t s = 0; s < p; s++) {
-            open = open || high[s] - low[s] > 1;
-            if (high[s] - low[s] > 1) of[s] = (int16_t)(low[s] + (high[s] - low[s]) / 2);
-            else of[s] = high[s];
+            if (tried == 0) most[s] = bytes, high[s] = (int16_t)plan.stage[s].at.layers;
+            else if (plan_lacks(bytes, limit, reserve) <= 0 || (tried == 1 && bytes < most[s])) high[s] = of[s];
+            else if (tried > 1) low[s] = of[s];
+            if (tried == 1) possible = possible && plan_lacks(fmin(bytes, most[s]), limit, reserve) <= 0;
         }
         plan_free(&plan);
+        open = tried == 0;
+        for (int64_t s = 0; s < p; s++) {
+            open = open || (possible && high[s] - low[s] > 1);
+            of[s] = tried == 0 ? 0 : possible ? (int16_t)(low[s] + (high[s] - low[s] + 1) / 2) : high[s];
+        }
     }
     schedule_cache_return(&loan);
-    return all;
+    return true;
 }
 
 // Lets each evicting stage, or only those in the first half, recompute layers, which makes its bundles smaller. Returns

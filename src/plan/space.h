@@ -58,8 +58,8 @@ typedef Forecast SpaceVisit(void *argument, const RunLayout *way, const Forecast
 // Visits the ways to keep the bundles of a schedule.
 void space_ways(const SearchSpace *space, const RunLayout *list, unsigned ways, SpaceVisit *visit, void *argument);
 
-// Writes the configuration of a layout. Returns false if a layout with RECOMPUTE_TO_FIT does not fit even with all
-// layers recomputed, or if a layout with RECOMPUTE_EVICTING is not a separate candidate.
+// Writes the configuration of a layout. With RECOMPUTE_TO_FIT, what no number of recomputed layers makes fit has those
+// that lack least. Returns false if a layout with RECOMPUTE_EVICTING is not a separate candidate.
 bool space_config(const SearchSpace *space, const RunLayout *layout, Config *config);
 // Does the same in `config`, a copy of the user's configuration that functions of this space may have changed before.
 // Copying a configuration takes longer than setting its keys.

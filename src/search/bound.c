@@ -21,7 +21,11 @@ bool cut_never_fits(const Cut *cut, const SearchSpace *space, Config *config) {
     Schedule lists = space_one_slot(config);
     Plan plan = planner_plan(planner, config, &lists);
     all->recompute_given = given, all->recompute_of_stage[0] = first;
-    bool never = plan_lacks((double)memory_total(&plan.stage[plan_fullest(&plan)].memory), limit, reserve) > 0;
+    bool never = false; // unless a stage fits in neither way: stages of one layer take less if they recompute nothing
+    for (int s = 0; s < plan.stages; s++) {
+        int64_t bytes = memory_total(&plan.stage[s].memory), kept = memory_total(&cut->plan.stage[s].memory);
+        never |= plan_lacks((double)min_i64(bytes, kept), limit, reserve) > 0;
+    }
     plan_free(&plan);
     free(lists.stage);
     return never;

@@ -322,12 +322,7 @@ static Forecast try_(void *argument, const RunLayout *layout, const Forecast *ke
             layout_evicts(layout) && bound <= worth_(search, layout, way, &outcome->found, list->least_bytes);
         return (Forecast){.possible = smaller};
     }
-    RunLayout all = *layout; // what no number of recomputed layers makes fit is a misfit that recomputes all layers
-    all.recompute = (int32_t)search->space->keys.base->model.layers;
-    if (!space_set(search->space, layout, trial->config)) {
-        if (layout->recompute != RECOMPUTE_TO_FIT || !space_set(search->space, &all, trial->config)) return none;
-        layout = &all;
-    }
+    if (!space_set(search->space, layout, trial->config)) return none;
     outcome->evaluated++;
     if (recomputes) bound = max_double(bound, recomputing_bound_(trial, layout));
     if (recomputes && hopeless_(search, layout, way, bound, least_bytes)) return none;

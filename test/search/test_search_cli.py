@@ -359,6 +359,17 @@ def test_where_nothing_fits_the_smallest_world_that_would_is_named(model, gpus, 
         ask(gpus, f"hardware.memory_gib={memory + lacks + more}", code=code)
 
 
+def test_a_last_stage_of_one_layer_that_recomputes_it_takes_more():
+    """It keeps one bundle of its layer, or its input and a bundle: 48.51 or 49.01 GiB. The first stage recomputes."""
+    keys = ("model.layers=4", "parallel.layers=[3,1]", "schedule.micro_batch=8", "train.global_batch=32",
+            "schedule.name=1f1b", "schedule.bpipe=off", "schedule.split_backward=off", "schedule.recompute=none",
+            "hardware.gpu=h100", "hardware.reserve_gib=0")
+    for memory, code, says in ((48.75, 0, "recompute_layers=[3,0]"), (48.4, 1, "3 again: .* stage 1 lacks 107.9 MiB")):
+        given = (*keys, f"hardware.memory_gib={memory}")
+        ended = search("--gpus", 2, config="llama3_8b", overrides=given, code=code)
+        assert re.search(says.replace("[", r"\["), " ".join(ended.stdout.split())), ended.stdout
+
+
 @pytest.mark.parametrize(("arguments", "says"), [
     (["--gpus", "0"], "--gpus: 0 is not a number of GPUs"),
     (["--gpus", "many"], "--gpus: many is not a number of GPUs"),
