@@ -150,6 +150,7 @@ static void *commit_(void *argument) {
     if (check_sizes_(checkpoint, failure) == 0 &&
         manifest_write(&checkpoint->manifest, checkpoint->partial, failure) == 0 &&
         directory_publish(checkpoint->partial, checkpoint->path, replaces, failure) == 0) {
+        world_saved(checkpoint->world);
         // Both calls ignore errors: a superfluous checkpoint does no harm. The sweep removes what failed attempts left,
         // for example while the disk was read-only. No rank is writing: all have finished.
         checkpoint_prune(config, checkpoint->state.run, strrchr(checkpoint->path, '/') + 1, checkpoint->passed);
@@ -232,6 +233,7 @@ int checkpoint_poll(Checkpoint *checkpoint, Error *err) {
     for (int64_t i = 0; i < checkpoint->manifest.count; i++) bytes += checkpoint->manifest.file[i].bytes;
     checkpoint->phase = SAVE_IDLE;
     checkpoint->saved = checkpoint->state.step;
+    world_saved(checkpoint->world);
     log_status(&checkpoint->all, "saved %s (%s, copied in %.1f s, written in %.1f s)", checkpoint->path,
                grid_bytes(bytes, size), checkpoint->copying, checkpoint->seconds);
     return 0;

@@ -28,7 +28,9 @@ typedef struct Relay {
 
 typedef struct Launch {
     const Log *log;
-    Job job;
+    Job job;            // of this launch
+    const Job *whole;   // of all launches
+    bool saved;         // an earlier launch has saved a checkpoint
     const char *remedy; // end of the final message
     int asked;          // requests to stop so far, before and during this launch
     double first;       // time of the first request
@@ -265,7 +267,8 @@ static int last_word_(Launch *launch, JobEnd *end) {
     bool before = number > 0 && number < NSIG && !end->spoken && !end->silent;
     bool stuck = launch->reason[0] != '\0' && launch->asked == 0;
     end->lost = (end->lost || (code < 0 && !end->spoken && (mpirun_killed || before || stuck))) && launch->asked < 2;
-    if (end->lost) launch->remedy = launch->job.remedy;
+    end->saved = end->saved || launch->saved;
+    launch->remedy = (end->lost ? &launch->job : launch->whole)->remedy[end->saved];
     if (end->spoken && !launch->unread) {
         Log voice = {launch->log->program, end->rank, end->stage, LOG_NORMAL};
         log_line(&voice, "%s", end->text);
@@ -386,18 +389,20 @@ int launch_ranks(const Log *log, const Job *job, char **argv, LaunchAgain again,
     supervisor_catch_requests(&action);
     int code = -1, asked = 0;
     double first = 0;
+    bool saved = false;
     for (;;) {
         JobEnd end = {.rank = -1};
-        Launch launch = {.log = log, .job = *job, .remedy = job->remedy, .asked = asked};
+        Launch launch = {.log = log, .job = *job, .whole = job, .saved = saved, .asked = asked};
         launch.first = first, launch.words = -1;
         launch.results.from = launch.errors.from = -1;
         launch.results.to = STDOUT_FILENO, launch.errors.to = STDERR_FILENO;
-        if (again != NULL) launch.job.remedy = "the ranks end"; // after a loss, `again` sets the remedy
+        if (again != NULL) launch.job.remedy[0] = launch.job.remedy[1] = "the ranks end"; // `again` says the remedy
         code = once_(&launch, argv, &end, err);
+        saved = end.saved;
         if (code <= EXIT_DONE || !end.lost || again == NULL) break;
         take_signals_(&launch);
         asked = launch.asked, first = launch.first;
-        if (asked > 0) log_line(log, "asked to stop: the ranks are not started again; %s", job->remedy);
+        if (asked > 0) log_line(log, "asked to stop: the ranks are not started again; %s", job->remedy[saved]);
         if (asked > 0 || !again(context, &end, &argv)) break;
     }
     return code;

@@ -214,6 +214,7 @@ JobEnd coordinator_why(const Coordinator *coordinator) {
         const RankStatus *rank_status = coordinator_status(coordinator, i);
         if (rank_status->step > why.step) why.step = rank_status->step;
         if (rank_status->began > 0) why.began = rank_status->began; // the same on all ranks
+        why.saved = why.saved || rank_status->saved;
     }
     status_copy_text(what, sizeof what, coordinator->reason);
     if (status != NULL) status_copy_text(why.action, sizeof why.action, status->action);
@@ -230,7 +231,7 @@ JobEnd coordinator_why(const Coordinator *coordinator) {
     }
     if (why.spoken) why.code = status->code;
     snprintf(why.text, sizeof why.text, "%s%s%s", what, why.spoken ? "" : "; ",
-             why.spoken ? "" : coordinator->job.remedy);
+             why.spoken ? "" : coordinator->job.remedy[why.saved]);
     return why;
 }
 

@@ -13,9 +13,11 @@ typedef struct Coordinator Coordinator;
 typedef struct Job {
     int ranks;
     Patience patience;
-    bool one_host;      // all ranks share this host: listen only on its loopback
-    bool trains;        // it has steps and checkpoints, of which messages speak
-    const char *remedy; // end of a failure's message: "the job ends; continue with --resume out"
+    bool one_host; // all ranks share this host: listen only on its loopback
+    bool trains;   // it has steps and checkpoints, of which messages speak
+    // End of a failure's message, "the job ends; continue with --resume out": [0] before this start has saved a
+    // checkpoint, [1] since then.
+    const char *remedy[2];
 } Job;
 
 // Creates a coordinator that listens in `folder`; NULL: over TCP, for all ranks but rank 0, which is in this process.
@@ -39,6 +41,7 @@ typedef struct JobEnd {
     int code;
     int rank, stage; // rank that caused the end, and its stage; -1: no particular rank, unknown stage
     bool spoken, silent;
+    bool saved;                 // a checkpoint was saved since this start
     bool lost;                  // a rank died or fell silent, or no rank made progress: a restart may get further
     int64_t began;              // first step trained since this start; 0: no step yet
     int64_t step;               // latest step that any rank has begun; 0: no step yet

@@ -10,8 +10,8 @@
 
 struct StatusPage {
     bool printed;
-    _Atomic int64_t progress; // counted by any thread
-    _Atomic uint32_t turn;    // copies[turn % 2] is valid
+    _Atomic int64_t progress, saved; // changed by any thread
+    _Atomic uint32_t turn;           // copies[turn % 2] is valid
     RankStatus copies[2];
 };
 
@@ -81,6 +81,10 @@ void status_page_progress(StatusPage *page) {
     if (page != NULL) atomic_fetch_add_explicit(&page->progress, 1, memory_order_relaxed);
 }
 
+void status_page_set_saved(StatusPage *page) {
+    if (page != NULL) atomic_store(&page->saved, 1);
+}
+
 bool status_page_report(StatusPage *page, const Error *err) {
     if (page == NULL) return false;
     RankStatus *next = change_(page);
@@ -113,5 +117,5 @@ void status_page_read(const StatusPage *page, RankStatus *status) {
         atomic_thread_fence(memory_order_acquire);
         after = atomic_load_explicit(&page->turn, memory_order_relaxed);
     } while (before != after);
-    status->progress = atomic_load(&page->progress);
+    status->progress = atomic_load(&page->progress), status->saved = atomic_load(&page->saved);
 }

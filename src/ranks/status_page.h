@@ -25,6 +25,7 @@ typedef struct RankStatus {
     int64_t began;    // first step that it trained, or 0
     int64_t step;     // step that it is training, or 0
     int64_t progress; // counter that increases with every piece of progress
+    int64_t saved;    // 1: the rank knows of a checkpoint that this run has saved since its start
     char action[STATUS_ACTION];
     char wait[STATUS_WAIT]; // event that the rank waits for; empty: it does not wait
     char text[STATUS_TEXT]; // reason that the rank reported, or empty
@@ -43,9 +44,10 @@ void status_page_set_action(StatusPage *page, const char *action);
 // Sets the event that this action waits for, "B14 from stage 3", and the stage that the event comes from (-1: no stage,
 // or several stages). The event is valid until the next action, or until it is set to NULL.
 void status_page_set_wait(StatusPage *page, const char *what, int stage);
-// Counts progress inside an action. Any thread may call it; only the main thread calls the other functions that change
-// the page.
+// Counts progress inside an action. Any thread may call it and the next; only the main thread calls the other functions
+// that change the page.
 void status_page_progress(StatusPage *page);
+void status_page_set_saved(StatusPage *page);
 // Reports why this rank fails, its exit code, and the time of the error. Later reports are ignored. Returns true if
 // another process prints the report.
 bool status_page_report(StatusPage *page, const Error *err);

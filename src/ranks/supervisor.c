@@ -151,7 +151,7 @@ static void miss_progress_(const Supervisor *supervisor, double now) {
              job->patience.progress_s, own,
              joining ? "the job ends before any rank has begun; if hosts have several networks, name the "
                        "right one to mpirun (docs/slurm.md)"
-                     : job->remedy);
+                     : job->remedy[supervisor->last.saved]);
 }
 
 // Checks whether the rank or its parents have ended. Without its parents, the rank is killed.
@@ -180,7 +180,8 @@ static void see_rank_(Supervisor *supervisor) {
     if (supervisor->ended || getppid() == supervisor->launcher) return;
     kill_rank_(supervisor);
     if (supervisor->by_hand) _exit(EXIT_FAILED); // the caretaker kills the other processes
-    give_up_(supervisor, "the process that started this rank has exited; %s", supervisor->job.remedy);
+    give_up_(supervisor, "the process that started this rank has exited; %s",
+             supervisor->job.remedy[supervisor->last.saved]);
 }
 
 // --- the coordinator
@@ -220,7 +221,7 @@ static void miss_coordinator_(const Supervisor *supervisor, const char *what) {
         _exit(EXIT_FAILED);
     }
     watchdog_describe(&status, own);
-    give_up_(supervisor, "%s; this rank %s; %s", what, own, supervisor->job.remedy);
+    give_up_(supervisor, "%s; this rank %s; %s", what, own, supervisor->job.remedy[status.saved]);
 }
 
 // Reads the coordinator's messages. The end of the connection confirms the last report, or the coordinator has died.

@@ -267,6 +267,8 @@ void world_progress(World *world) {
     if (world != NULL) status_page_progress(world->page);
 }
 
+void world_saved(World *world) { status_page_set_saved(world->page); }
+
 // Measures one host after another: rank 0 answers their lowest ranks. All ranks of a host use its offset.
 int world_compare_clocks(World *world, Error *err) {
     double own = 0.0, *all = xcalloc((size_t)world->size, sizeof *all);

@@ -48,6 +48,8 @@ Log world_log(const World *, const Log *log);
 void world_set_status_page(World *, StatusPage *page);
 // Counts progress that the engine's actions do not show, such as a file read. Any thread; NULL: does nothing.
 void world_progress(World *);
+// Publishes that this run has saved a checkpoint. Any thread.
+void world_saved(World *);
 
 // Every rank of the job calls these in the same order.
 int world_barrier(World *, Error *);

@@ -419,12 +419,19 @@ static bool same_(const JsonValue *a, const JsonValue *b) {
 static void add_value_(char *list, size_t size, const JsonValue *value) {
     if (value->type == JSON_NUMBER) text_add(list, size, "%.15g", value->number);
     else if (value->type == JSON_BOOL) text_add(list, size, "%s", value->truth ? "true" : "false");
-    else text_add(list, size, "%s", value->type == JSON_TEXT ? value->text : "a list");
+    else if (value->type == JSON_TEXT) text_add(list, size, "%s", value->text);
+    else {
+        for (const JsonValue *item = value->first; item != NULL; item = item->next) {
+            text_add(list, size, "%s", item == value->first ? "[" : ", ");
+            add_value_(list, size, item);
+        }
+        text_add(list, size, "]");
+    }
 }
 
 // Compares the configuration in the checkpoint's training.json with this run's; both are JSON, so no key is listed
-// here. Logs one line with the keys of `train` that differ, one if other kernels compute the products, and one if a
-// decayed learning rate rises again; nothing if training.json lacks the keys.
+// here. Logs one line with the keys that differ, except those that change neither model nor sums, one if other kernels
+// compute the products, and one if a decayed learning rate rises again; nothing if training.json lacks the keys.
 static void tell_resumed_(const Run *run) {
     const ResumePoint *from = &run->from;
     const TrainConfig *train = &run->config->train;
@@ -437,15 +444,17 @@ static void tell_resumed_(const Run *run) {
     xmemstream_close(file);
     json_parse(&own, text, (int64_t)length, "", NULL);
     if (file_path_within(path, from->dir, CHECKPOINT_TRAINING, NULL) == 0) json_read_file(&saved, path, NULL);
-    const JsonValue *then = json_find(json_find(saved.root, "config"), "train"), *now = json_find(own.root, "train");
-    for (const JsonValue *key = now == NULL ? NULL : now->first; key != NULL; key = key->next) {
-        const JsonValue *before = json_find(then, key->key);
-        if (before == NULL || same_(before, key)) continue;
-        text_add(list, sizeof list, "%s train.%s ", list[0] != '\0' ? "," : "", key->key);
-        add_value_(list, sizeof list, before);
-        text_add(list, sizeof list, " -> ");
-        add_value_(list, sizeof list, key);
-    }
+    const JsonValue *config = json_find(saved.root, "config"), *then = json_find(config, "train");
+    for (const JsonValue *section = own.root->first; section != NULL; section = section->next)
+        for (const JsonValue *key = section->first; key != NULL; key = key->next) {
+            const JsonValue *before = json_find(json_find(config, section->key), key->key);
+            if (before == NULL || same_(before, key) || strstr("checkpoint hardware log sample", section->key))
+                continue;
+            text_add(list, sizeof list, "%s %s.%s ", list[0] != '\0' ? "," : "", section->key, key->key);
+            add_value_(list, sizeof list, before);
+            text_add(list, sizeof list, " -> ");
+            add_value_(list, sizeof list, key);
+        }
     if (list[0] != '\0') log_status(log, "settings that differ from the checkpoint's (old -> new):%s", list);
     if (run->products.checksum != 0)
         snprintf(products, sizeof products, "%016llx", (unsigned long long)run->products.checksum);

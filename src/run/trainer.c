@@ -46,8 +46,8 @@ typedef struct Trainer {
     char **argv;
     bool launched; // mpirun or srun started this process as a rank
     Supervisor *supervisor;
-    Job job; // for ranks and for the processes that supervise them
-    char remedy[CONFIG_TEXT + 64];
+    Job job;                      // for ranks and for the processes that supervise them
+    char go_on[CONFIG_TEXT + 64]; // for job.remedy
     // In the parent of ranks that may be started again.
     Restarts restarts;
     int64_t before; // sequence number of the newest checkpoint before the first launch
@@ -85,7 +85,7 @@ static bool again_(void *context, const JobEnd *end, char ***argv) {
     checkpoint_newest(dir, &newest, NULL);
     bool saved = newest.sequence > t->before && file_join(path, dir, newest.name, NULL) == 0;
     if (!restart_allowed(&t->restarts, end, why)) {
-        log_line(&t->log, "%s; %s", why, t->remedy);
+        log_line(&t->log, "%s; %s", why, t->job.remedy[end->saved]);
         return false;
     }
     time_t now = time(NULL), since = t->began;
@@ -283,17 +283,19 @@ static int train_(Trainer *t, Error *err) {
         layout_set(&layout, config);
     }
     bool saves = trains && !t->options.check && !t->options.tune;
-    if (!saves) snprintf(t->remedy, sizeof t->remedy, "the job ends");
-    else if (config->checkpoint.dir[0] == '\0' || config->checkpoint.every == 0)
-        snprintf(t->remedy, sizeof t->remedy, "the job ends; nothing was saved, since checkpoint.%s",
-                 config->checkpoint.dir[0] == '\0' ? "dir is not set" : "every is 0");
-    else snprintf(t->remedy, sizeof t->remedy, "the job ends; continue with --resume %s", config->checkpoint.dir);
+    const char *unsaved = !saves ? "the job ends"
+                          : config->checkpoint.dir[0] == '\0'
+                              ? "the job ends; nothing was saved, since checkpoint.dir is not set"
+                          : config->checkpoint.every == 0
+                              ? "the job ends; nothing was saved, since checkpoint.every is 0"
+                              : "the job ends; nothing was saved since its start: give the same command again";
+    snprintf(t->go_on, sizeof t->go_on, "the job ends; continue with --resume %s", config->checkpoint.dir);
     double progress_s = t->options.tune ? 0 : config->train.timeout_s; // --tune only measures
     t->job = (Job){.ranks = (int)config_world(config),
                    .patience = {config->train.peer_timeout_s, progress_s},
                    .one_host = true,
                    .trains = saves,
-                   .remedy = t->remedy};
+                   .remedy = {unsaved, t->go_on}};
     if (t->launched) return rank_main_(t, err);
     // Before any rank starts: decides the keys that the configuration leaves to the plan, checks machine and data.
     Details details = details_begin(log_of_all(&t->log));

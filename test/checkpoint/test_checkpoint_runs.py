@@ -288,10 +288,12 @@ def test_what_cannot_be_read_is_kept_when_its_step_comes_again(small, tmp_path):
 
 
 def test_a_resume_with_other_settings_names_them_in_one_line(small, saved):
-    changed = {"train.steps": 9, "train.tokens": 12345678901, "train.lr": 0.25, "train.grad_clip": 2}
+    changed = {"train.steps": 9, "train.tokens": 12345678901, "train.lr": 0.25, "train.grad_clip": 2,
+               "attention.mode": "none", "train.batch_ramp": "[[1, 2], [8, 4]]", "log.every": 2}
     told = small.run(saving(saved, 0), changed, resume=saved).stderr
     lines = [line for line in told.splitlines() if "settings that differ" in line]
     assert len(lines) == 1 and "train.steps 8 -> 9" in lines[0] and "train.lr" in lines[0]
+    assert " attention.mode flash -> none, train.batch_ramp none -> [[1, 2], [8, 4]], " in lines[0]
     assert " -> 12345678901, " in lines[0]
     assert lines[0].endswith("-> 0.25, train.grad_clip 1 -> 2")
     same = small.run(saving(saved, 0), resume=saved / "step_00000006").stderr

@@ -143,9 +143,10 @@ def test_a_host_of_rank_0_that_stops_is_missed_by_every_rank(small, tmp_path):
 
 @pytest.mark.parametrize("bare", [False, True])
 def test_a_killed_supervisor_takes_its_rank_and_the_job_along(small, tmp_path, bare):
-    job = running(small, tmp_path, bare=bare)
+    job = running(small, tmp_path, f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=1000000", bare=bare)
     os.kill(supervisor_process(job, 2), signal.SIGKILL)
     ended = ends(job, time.monotonic(), ENDS_WITHIN, None)
+    assert "nothing was saved since its start: give the same command again" in ended.stderr, ended.stderr
     assert ended.code != 0 and re.search("rank 2 .*(was killed by signal 9|died|has sent no heartbeat)|signal 9",
                                          ended.stderr), ended.stderr
 

@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
     enum { LONGEST_S = 120 };
     int ranks = argc > 1 ? atoi(argv[1]) : 64;
     double seconds = argc > 2 ? atof(argv[2]) : 2;
-    Job job = {.ranks = ranks, .patience = {60, 600}, .one_host = true, .remedy = "the job ends"};
+    Job job = {.ranks = ranks, .patience = {60, 600}, .one_host = true, .remedy = {"the job ends"}};
     Log log = {"ranks_scale", -1, -1, LOG_NORMAL};
     Error err = {0};
     char folder[] = "/tmp/ranks_scale-XXXXXX", socket[64];

@@ -13,7 +13,8 @@
 
 enum { RANKS = 3 };
 
-static const Job local_job = {.ranks = RANKS, .patience = {10, 600}, .one_host = true, .remedy = "the job ends; go on"};
+static const Job local_job = {
+    .ranks = RANKS, .patience = {10, 600}, .one_host = true, .remedy = {"the job ends; go on", "saved"}};
 static const Log log_to = {"test", -1, -1, LOG_NORMAL};
 
 static Coordinator *coordinator; // over TCP on the loopback: rank 0 is in this process
@@ -246,6 +247,11 @@ TEST_BETWEEN(a_job_is_over_when_a_rank_dies_and_says_which, open_, close_) {
     assert_int_equal(why.rank, 2);
     assert_string_equal(why.text, "rank 2 (stage 2) was killed by signal 11 (Segmentation fault) while at step 12 F3; "
                                   "the job ends; go on");
+    // The remedy is another one once a rank knows of a checkpoint.
+    RankStatus saved = report_(0).status;
+    saved.saved = 1;
+    coordinator_hear(coordinator, 0, &saved, 1);
+    assert_non_null(strstr(coordinator_why(coordinator).text, "; saved"));
     // A reported reason explains the deaths of other ranks, even those that came first.
     end_(0, ENDING_REPORTED, 2, 0, 30, "the input is torn");
     why = coordinator_why(coordinator);
