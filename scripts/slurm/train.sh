@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the training of one Slurm job from its newest checkpoint; the .sbatch files in this folder end with a call of it.
+# Runs the training of one Slurm job from its newest checkpoint; train.sbatch calls it in the job.
 #
 #   scripts/slurm/train.sh PROGRAM CONFIG CHECKPOINTS [more arguments of PROGRAM]
 #
@@ -19,7 +19,7 @@ program=$1 config=$2 checkpoints=$3
 shift 3
 
 job=${SLURM_JOB_ID:-}
-[ -n "$job" ] || fail "this runs inside a Slurm job: sbatch scripts/slurm/llama_tiny.sbatch"
+[ -n "$job" ] || fail "this runs inside a Slurm job: scripts/slurm/train.sbatch $config"
 [ -x "$program" ] || fail "$program is not in $PWD; run make there, and submit the job from the folder of the programs"
 [ -r "$config" ] || fail "$config cannot be read from $PWD on $(hostname)"
 command -v srun >/dev/null || fail "srun is not in PATH on $(hostname)"
