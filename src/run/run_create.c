@@ -408,14 +408,6 @@ static int create_identify_data_(Run *run, Error *err) {
                         from->dir, (long long)from->state.seed);
 }
 
-static bool same_(const JsonValue *a, const JsonValue *b) {
-    if (a->type != b->type || a->count != b->count) return false;
-    const JsonValue *x = a->first, *y = b->first;
-    while (x != NULL && same_(x, y)) x = x->next, y = y->next;
-    return x == NULL && (a->type != JSON_NUMBER || a->number == b->number) &&
-           (a->type != JSON_BOOL || a->truth == b->truth) && (a->type != JSON_TEXT || strcmp(a->text, b->text) == 0);
-}
-
 static void add_value_(char *list, size_t size, const JsonValue *value) {
     if (value->type == JSON_NUMBER) text_add(list, size, "%.15g", value->number);
     else if (value->type == JSON_BOOL) text_add(list, size, "%s", value->truth ? "true" : "false");
@@ -447,13 +439,13 @@ static void tell_resumed_(const Run *run) {
     const JsonValue *config = json_find(saved.root, "config"), *then = json_find(config, "train");
     for (const JsonValue *section = own.root->first; section != NULL; section = section->next)
         for (const JsonValue *key = section->first; key != NULL; key = key->next) {
+            char old[1 << 14] = "", new[1 << 14] = "";
             const JsonValue *before = json_find(json_find(config, section->key), key->key);
-            if (before == NULL || same_(before, key) || strstr("checkpoint hardware log sample", section->key))
-                continue;
-            text_add(list, sizeof list, "%s %s.%s ", list[0] != '\0' ? "," : "", section->key, key->key);
-            add_value_(list, sizeof list, before);
-            text_add(list, sizeof list, " -> ");
-            add_value_(list, sizeof list, key);
+            if (before == NULL || strstr("checkpoint hardware log sample", section->key)) continue;
+            add_value_(old, sizeof old, before), add_value_(new, sizeof new, key);
+            if (strcmp(old, new) != 0)
+                text_add(list, sizeof list, "%s %s.%s %s -> %s", list[0] != '\0' ? "," : "", section->key, key->key,
+                         old, new);
         }
     if (list[0] != '\0') log_status(log, "settings that differ from the checkpoint's (old -> new):%s", list);
     if (run->products.checksum != 0)

@@ -101,7 +101,8 @@ static int run_rank_(const char *name, Supervisor *supervisor, int argc, char **
     } scenarios[] = {{"done", done_}, {"error", error_}, {"errors", errors_},
                      {"stop", stop_}, {"lines", lines_}, {"transport", transport_}};
     Error err = {0};
-    Job job = {.ranks = atoi(argv[2]), .patience = {10, 600}, .one_host = true, .remedy = {"the job ends; go on", "saved"}};
+    Job job = {
+        .ranks = atoi(argv[2]), .patience = {10, 600}, .one_host = true, .remedy = {"the job ends; go on", "saved"}};
     Rank r = {.supervisor = supervisor};
     if (supervisor_start(supervisor, &job, true, &err) != 0) return fprintf(stderr, "%s\n", err.text), err.code;
     r.page = supervisor_page(r.supervisor);
@@ -142,7 +143,8 @@ int main(int argc, char **argv) {
         sigprocmask(SIG_BLOCK, &set, NULL);
         return run_rank_(argv[1], supervisor, argc, argv);
     }
-    Job job = {.ranks = atoi(argv[2]), .patience = {10, 600}, .one_host = true, .remedy = {"the job ends; go on", "saved"}};
+    Job job = {
+        .ranks = atoi(argv[2]), .patience = {10, 600}, .one_host = true, .remedy = {"the job ends; go on", "saved"}};
     int code = launch_ranks(&log, &job, argv, NULL, NULL, &err);
     return err.code != 0 ? (log_line(&log, "%s", err.text), err.code) : code;
 }
