@@ -244,10 +244,8 @@ static int try_candidates_(const Candidates *candidates, ResumePoint *point, con
                          "%s has another optimizer's moments: the moments of the layers' matrices start at zero", path);
             return 0;
         }
-        if (!damage.everywhere || itself) { // ranks cannot communicate, or `dir` names one checkpoint
-            *err = damage;
-            return -1;
-        }
+        if (!damage.everywhere) return *err = damage, -1; // ranks cannot communicate
+        if (itself) return error_on_all(err, damage.code, "%.900s; resume from another checkpoint", damage.text);
         log_line(&load->all, "%s%s", damage.text, i + 1 < candidates->count ? "; trying the previous checkpoint" : "");
     }
     if (candidates->complete == 0) return 0;
@@ -296,7 +294,11 @@ int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log 
     char manifest[CHECKPOINT_PATH];
     double own = file_join(manifest, dir, CHECKPOINT_MANIFEST, NULL) == 0 && access(manifest, F_OK) == 0;
     Load load = {.stage = stage, .world = world, .log = log, .all = world_log(world, log)};
-    if (world_max(world, &own, 1, err) != 0 || (own > 0.0 && verify_(&load, dir, err) != 0)) return -1;
+    if (world_max(world, &own, 1, err) != 0) return -1;
+    if (own > 0.0 && verify_(&load, dir, &mine) != 0)
+        return !mine.everywhere
+                   ? (*err = mine, -1)
+                   : error_on_all(err, mine.code, "%.900s; set checkpoint.init_from to another checkpoint", mine.text);
     uint64_t sum = 0;
     if (source_open_model(&load.source, dir, &mine) == 0 && hf_config_compare(stage->config, dir, false, &mine) == 0)
         source_sample(&load.source, &sum, &mine);

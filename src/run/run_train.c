@@ -171,14 +171,17 @@ int run_train(Run *run, Error *err) {
     if (run->unheard.code != 0) return *err = run->unheard, -1;
     bool saved = run->checkpoint != NULL && checkpoint_saved(run->checkpoint) == step;
     const char *dir = config->checkpoint.dir;
+    bool earlier = run->checkpoint != NULL && checkpoint_saved(run->checkpoint) >= 0;
+    char unsaved[2 * CONFIG_TEXT + 128];
+    snprintf(unsaved, sizeof unsaved, "its last checkpoint could not be written to %s; mend that, then %s%s", dir,
+             earlier ? "continue with --resume " : "give the same command again", earlier ? dir : "");
     if (stop && run->checkpoint == NULL)
         return error_on_all(err, EXIT_FAILED,
                             "stopped on request after step %lld; nothing was saved, since checkpoint.dir is empty",
                             (long long)step);
     if (stop)
         return error_on_all(err, saved ? EXIT_STOPPED : EXIT_FAILED, "stopped on request after step %lld; %s%s",
-                            (long long)step,
-                            saved ? "continue with --resume " : "its checkpoint could not be written to ", dir);
+                            (long long)step, saved ? "continue with --resume " : unsaved, saved ? dir : "");
     if (run->from.state.step >= steps || !saves_(run, steps) || saved) return 0;
-    return error_on_all(err, EXIT_FAILED, "training is done, but its last checkpoint could not be written to %s", dir);
+    return error_on_all(err, EXIT_FAILED, "training is done, but %s", unsaved);
 }

@@ -146,7 +146,11 @@ def test_damaged_checkpoints_are_never_trained_on_and_the_advice_leads_to_a_star
     for step in (1, 2, 3):
         flip(saved / f"step_0000000{step}" / FILES[0])
     alone, none = (small.run(resume=path, code=1) for path in (saved / "step_00000003", saved))
-    assert FILES[0] in alone.stderr and alone.steps == none.steps == []
+    init = small.run({"checkpoint.init_from": str(saved / "step_00000003")}, code=1)
+    for ended, remedy in (alone, "resume from"), (init, "set checkpoint.init_from to"):
+        assert ended.stderr.endswith(f"{FILES[0]}: checksum mismatch; the file is damaged; {remedy} another "
+                                     "checkpoint\n")
+    assert alone.steps == none.steps == []
     assert none.stderr.endswith("; name another folder, or, to start at step 0, leave out --resume\n"), none.stderr
     here, steps = saving(saved, 1), {"train.steps": 1}
     for option in ("resume", "resume_if_any"):
@@ -228,5 +232,6 @@ def test_a_limit_on_file_sizes_is_an_error_and_not_the_end(small, tmp_path):
     result = small.run(saving(tmp_path / "saved", 2), {"train.steps": 4, "log.metrics": ""}, code=1,
                        prefix=["bash", "-c", 'ulimit -f 2; exec "$@"', "-"])
     assert "File too large" in result.stderr
-    assert "training is done, but its last checkpoint could not be written to" in result.stderr
+    last = f"training is done, but its last checkpoint could not be written to {tmp_path}/saved; mend that, then"
+    assert result.said[-1].endswith(f"{last} give the same command again")
     assert result.stdout.count("step ") == 4 and checkpoint_names(tmp_path / "saved") == []

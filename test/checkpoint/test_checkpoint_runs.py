@@ -383,7 +383,8 @@ def test_of_two_starts_in_an_empty_folder_the_second_sees_what_the_first_saved(s
 def test_a_start_that_waited_is_refused_if_its_checkpoint_is_gone(small, saved):
     named = saved / "step_00000002"
     gone = run_while_locked(small, saved, lambda: shutil.rmtree(named), saving(saved, 1), resume=named, code=2)
-    assert f"--resume {named}: there is no such folder" in gone.stderr and gone.steps == []
+    said = f"--resume {named}: there is no such folder; name a folder with a run's checkpoints, as is checkpoint.dir:"
+    assert gone.stderr.endswith(f"{said} {saved}\n") and gone.steps == []
 
 
 @needs_root
