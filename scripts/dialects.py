@@ -6,6 +6,7 @@ TOML) and nanotron 0.4 (2411b022: config/parallelism_config.py, models_config.py
 
 import functools
 import json
+import math
 import shlex
 
 from foreign import torchtitan
@@ -49,11 +50,25 @@ def megatron_model(model):
         words += ["--position-embedding-type", "rope", "--rotary-base", model["rope_theta"]]
         words += ["--rotary-percent", model["rope_share"]] * (model["rope_share"] != 1)
         words += ["--add-qkv-bias"] * model["qkv_bias"] + ["--qk-layernorm"] * model["qk_norm"]
-        if model["rope_scaling"] == "llama3":
+        if model["kv_lora"] > 0:
+            words += megatron_latent(model)
+        elif model["rope_scaling"] == "llama3":
             words += ["--use-rope-scaling", "--rope-scaling-factor", model["rope_factor"]]
         elif model["rope_scaling"] == "linear" and float(model["rope_factor"]).is_integer():
             words += ["--rotary-seq-len-interpolation-factor", int(model["rope_factor"])]
     return words + ["--untie-embeddings-and-output-weights"] * (not model["tie_embeddings"])
+
+
+def megatron_latent(model):
+    words = ["--multi-latent-attention", "--qk-layernorm", "--kv-lora-rank", model["kv_lora"], "--q-lora-rank",
+             model["q_lora"], "--qk-head-dim", model["nope_dim"], "--qk-pos-emb-head-dim", model["rope_dim"],
+             "--v-head-dim", model["v_dim"], "--rope-type", "yarn" if model["rope_scaling"] == "yarn" else "rope"]
+    if model["rope_scaling"] == "yarn":
+        grown = 0.1 * math.log(model["rope_factor"])
+        scale = (model["rope_attention"] * (grown * model["rope_mscale"] + 1) - 1) / grown if grown > 0 else 1
+        words += ["--rotary-scaling-factor", model["rope_factor"], "--mscale", scale,
+                  "--mscale-all-dim", model["rope_mscale"]]
+    return words
 
 
 def megatron_experts(config):

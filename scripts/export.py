@@ -141,9 +141,9 @@ def bytes_there(ours, path, program, family):
 
 def main(options):
     plan = planned(options.config)
-    if plan["config"]["model"]["kv_lora"] > 0:
-        raise Failure(f"{options.config}: latent attention (model.kv_lora) cannot be written in another program's words"
-                      " yet; use a model without it")
+    if plan["config"]["model"]["kv_lora"] > 0 and options.to != "megatron":
+        raise Failure(f"{options.config}: latent attention (model.kv_lora) cannot be written in the words of"
+                      f" {options.to}; use --to megatron, or a model without it")
     write = {"megatron": dialects.to_megatron, "torchtitan": dialects.to_torchtitan, "nanotron": dialects.to_nanotron}
     text = write[options.to](plan["config"], plan["job"])
     lines = list(notes(options, plan, text))

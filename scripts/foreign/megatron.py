@@ -2,6 +2,7 @@
 and meanings are those of Megatron-LM core 0.20.0 (d98e8a64), and older names where they meant something else."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -241,6 +242,7 @@ def convert_model(s, config, known):
     if llama:
         model |= {"qkv_bias": qkv_bias, "qk_norm": qk_norm}
         rope(s, model, place, known)
+        latent(s, model, known)
     elif qk_norm:
         s.say("model", f"{s.spelling('qk-layernorm')}: is not planned for GPT's layer")
     if "max-position-embeddings" in s and not llama:
@@ -307,9 +309,12 @@ def convert_experts(s, config, gated):
             s.say("training", f"{s.said(name)}: only the first is planned")
             s.values[name] = (s.spelling(name), words[0])
     kind, rate = s.text("moe-router-load-balancing-type", "aux_loss"), s.number("moe-aux-loss-coeff", float, 0.0)
-    if "aux_loss" in kind and rate > 0:
-        train |= {"balance": "loss", "balance_rate": rate}
-    elif kind not in ("aux_loss", "none"):
+    if "aux_loss" in kind:
+        train |= {"balance": "loss", "balance_rate": rate} if rate > 0 else {}
+        if kind != "aux_loss" and rate > 0:
+            s.say("training", f"{s.spelling('moe-router-load-balancing-type')} {kind}: the loss of each microbatch"
+                              " balances experts here")
+    elif kind != "none":
         s.say("training", f"{s.spelling('moe-router-load-balancing-type')} {kind}: experts are not balanced here")
     biased, rate = s.flag("moe-router-enable-expert-bias"), s.number("moe-router-bias-update-rate", float, 1e-3)
     if biased and score == "sigmoid":
@@ -398,17 +403,37 @@ def rope(s, model, place, known):
         model["rope_share"] = percent
     factor = s.number("rope-scaling-factor", float, 8.0, low=1, high=1e6)
     stretched = s.number("rotary-seq-len-interpolation-factor", int, 1, low=1, high=1e6)
-    if place == "yarn":
-        model["rope_scaling"] = "yarn"
-        model["rope_factor"] = s.number("yarn-rotary-scaling-factor rotary-scaling-factor", float, 1.0)
-        model["rope_original"] = s.number("yarn-original-max-position-embeddings original-max-position-embeddings", int,
-                                          4096)
-        model["rope_beta_fast"] = s.number("yarn-beta-fast beta-fast", float, 32.0)
-        model["rope_beta_slow"] = s.number("yarn-beta-slow beta-slow", float, 1.0)
+    if place == "yarn" or "multi-latent-attention" in s and s.text("rope-type", "yarn") == "yarn":
+        factor = s.number("yarn-rotary-scaling-factor rotary-scaling-factor", float, 1.0, low=1, high=1e6)
+        grown, whole = 0.1 * math.log(factor), s.number("yarn-mscale-all-dim mscale-all-dim", float, 0.0, high=100)
+        scale = (grown * s.number("yarn-mscale mscale", float, 1.0, high=100) + 1) / (grown * whole + 1)
+        model |= {"rope_scaling": "yarn", "rope_factor": factor, "rope_attention": float(f"{scale:.12g}"),
+                  "rope_original": s.number("yarn-original-max-position-embeddings original-max-position-embeddings",
+                                            int, 4096),
+                  "rope_beta_fast": s.number("yarn-beta-fast beta-fast", float, 32.0),
+                  "rope_beta_slow": s.number("yarn-beta-slow beta-slow", float, 1.0)}
+        if "multi-latent-attention" in s:
+            model["rope_mscale"] = whole  # which scales the scores of latent attention alone
     elif s.flag("use-rope-scaling"):
         model |= {"rope_scaling": "llama3", "rope_factor": factor, "rope_original": 8192}
     elif stretched > 1:
         model |= {"rope_scaling": "linear", "rope_factor": stretched}
+
+
+def latent(s, model, known):
+    """Sets the keys of latent attention."""
+    if not s.flag("multi-latent-attention"):
+        return
+    for key, flag, default in (("kv_lora", "kv-lora-rank", 32), ("q_lora", "q-lora-rank", 0),
+                               ("nope_dim", "qk-head-dim", 128), ("rope_dim", "qk-pos-emb-head-dim", 64),
+                               ("v_dim", "v-head-dim", 128)):
+        model[key] = s.number(flag, int, known.get(key) or default)
+    if model["q_lora"] == 0:
+        raise Failure(f"{s.spelling('q-lora-rank')} is not given: latent attention can be planned with compressed"
+                      " queries alone; add it")
+    if not model["qk_norm"]:
+        s.say("model", f"{s.spelling('qk-layernorm')} is not given: norms of the compressed rows are planned")
+    model |= {"qk_norm": False, "kv_heads": model["heads"], "head_dim": model["nope_dim"] + model["rope_dim"]}
 
 
 def convert_layout(s, config, world):
@@ -491,6 +516,10 @@ def stages(s, parallel, layers, p):
 def parameters(model):
     gated = 3 if model["family"] == "llama" else 2
     attention = model["hidden"] * model["head_dim"] * 2 * (model["heads"] + model["kv_heads"])
+    if model.get("kv_lora", 0) > 0:
+        attention = (model["q_lora"] * (model["hidden"] + model["heads"] * model["head_dim"])
+                     + model["kv_lora"] * (model["hidden"] + model["heads"] * (model["nope_dim"] + model["v_dim"]))
+                     + model["hidden"] * (model["rope_dim"] + model["heads"] * model["v_dim"]))
     tables = model["vocab"] * model["hidden"] * (1 if model["tie_embeddings"] is True else 2)
     mixed = model["layers"] - model.get("dense_layers", 0) if model.get("experts", 0) > 1 else 0
     width = mixed * (model["experts"] * model["expert_ffn"] + model["shared_ffn"]) if mixed else 0
@@ -628,8 +657,9 @@ def convert_precision(s, config):
         s.say("precision", f"fp8 without {short}: bf16 is planned for everything else")
     if not (bf16 or fp16 or fp8):
         s.say("precision", f"neither {short} nor {half} is given: fp32 is planned")
-    if fp8 and config["model"].get("experts", 0) > 1:
-        s.say("precision", f"fp8 ({recipe}, {fp8}): a mixture of experts is planned in bf16")
+    if fp8 and (config["model"].get("experts", 0) > 1 or config["model"].get("kv_lora", 0) > 0):
+        kind = "a mixture of experts" if config["model"].get("experts", 0) > 1 else "latent attention"
+        s.say("precision", f"fp8 ({recipe}, {fp8}): {kind} is planned in bf16")
     elif fp8:
         if recipe not in FP8:
             raise Failure(f"{s.spelling('fp8-recipe')} {recipe}: cannot be planned; use one of {', '.join(FP8)}")

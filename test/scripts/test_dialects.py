@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from dialects import megatron_layout, yaml_lines  # noqa: E402
 
-CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.yaml") if "kv_lora" not in path.read_text())
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
 
 def export(config, program, code=None, **options):
@@ -168,10 +168,14 @@ def test_nanotrons_yaml_has_numbers():
     assert lines == ["eps: 1.0e-05", "lr: 2.5e-05", "on: true"]
 
 
-@pytest.mark.parametrize("program", ["megatron", "torchtitan", "nanotron"])
-def test_latent_attention_is_refused_and_not_written_as_another(program):
-    answer = export(ROOT / "configs/deepseek_v3.yaml", program, code=1)
-    assert answer.stdout == "" and "latent attention (model.kv_lora)" in answer.stderr
-    if program == "nanotron":  # it has no head_dim, and so heads of 5120 / 96
-        answer = export(ROOT / "configs/glm4.5_355b.yaml", program)
-        assert "yaml: what nanotron takes of it is refused: model.head_dim: must be even" in answer.stderr
+def test_latent_attention_is_stretched_there_or_refused_and_not_written_as_another(tmp_path):
+    path, text = tmp_path / "our.yaml", (ROOT / "configs/deepseek_v3.yaml").read_text()
+    keys = "rope_scaling: yarn\n  rope_factor: 40\n  rope_original: 4096\n  rope_mscale: 0.5\n  rope_attention: 1.1\n"
+    path.write_text(text.replace("\nmodel:\n", f"\nmodel:\n  {keys}"))
+    answer = export(path, "megatron")
+    assert unsaid(answer) <= {"schedule.split_backward"} and "--rotary-scaling-factor 40 " in answer.stdout
+    for program in ("torchtitan", "nanotron"):
+        answer = export(path, program, code=1)
+        assert answer.stdout == "" and "latent attention (model.kv_lora)" in answer.stderr
+    answer = export(ROOT / "configs/glm4.5_355b.yaml", "nanotron")  # has no head_dim, and so heads of 5120 / 96
+    assert "yaml: what nanotron takes of it is refused: model.head_dim: must be even" in answer.stderr

@@ -27,6 +27,7 @@ SMALL = ("--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 
          " --global-batch-size 16 --train-iters 100 --hidden-dropout 0 --attention-dropout 0 --bf16")
 LLAMA = "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear"
 MIXTURE = f"{LLAMA} --num-experts 8"
+LATENT = f"{LLAMA} --multi-latent-attention --q-lora-rank 96"
 B200 = ("-o", "hardware.gpu=b200")
 ARRAYS = r"""#!/bin/bash
 #SBATCH --nodes=16
@@ -385,6 +386,7 @@ def test_a_growing_batch_has_the_samples_of_megatrons(tmp_path):
 @pytest.mark.parametrize("more, sentence", [
     ("--num-experts 8 --nproc-per-node 8", "--num-experts 8: only LLaMA's layer can be planned with experts"),
     (f"{LLAMA} --num-experts 8 --moe-layer-freq 2 --nproc-per-node 8", "only the first layers can be dense"),
+    (f"{LLAMA} --multi-latent-attention --nproc-per-node 8", "--q-lora-rank is not given: latent attention can be"),
     ("--swiglu", "is neither LLaMA's layer"),
     ("--heterogeneous-layers-config-encoded-json {}", "layers that differ cannot be planned"),
     ("--retro-add-retriever", "a model with a retriever cannot be planned"),
@@ -429,6 +431,8 @@ def test_words_that_cannot_be_planned_are_refused(more, sentence):
      "parallel.layers", [1, 2, 2, 2, 2, 2, 2, 1]),
     ("--reset-attention-mask --reset-position-ids", "data.mask_documents", "on"),
     (f"{LLAMA} --position-embedding-type yarn", "model.rope_factor", 1),
+    (LATENT, "model.kv_lora", 32),
+    (f"{LATENT} --rotary-scaling-factor 40 --mscale 0.5 --mscale-all-dim 1", "model.rope_attention", 0.865260),
     ("--seed 7", "train.seed", 7),
     (f"{LLAMA} --num-key-value-heads 2", "model.kv_heads", 2),
     (f"{LLAMA} --group-query-attention --num-query-groups 4", "model.kv_heads", 4),
@@ -459,7 +463,7 @@ def test_a_flag_becomes_its_key(tmp_path, more, key, value):
     answer = words("--nproc_per_node 8", more)
     _, config = read(answer.stdout)
     section, _, name = key.partition(".")
-    assert config[section][name] == value
+    assert config[section][name] == (pytest.approx(value, abs=1e-6) if isinstance(value, float) else value)
     assert plan(tmp_path, config, *B200)["step_ms"] > 0
 
 
@@ -481,6 +485,11 @@ def test_a_flag_becomes_its_key(tmp_path, more, key, value):
     ("--optimizer muon", "--muon-nesterov is not given: Nesterov's momentum is used here"),
     (f"{MIXTURE} --fp8-format hybrid", "fp8 (delayed, hybrid): a mixture of experts is planned in bf16"),
     (f"{MIXTURE} --moe-expert-capacity-factor 1.5", "--moe-expert-capacity-factor 1.5: no token is dropped here"),
+    (f"{LATENT} --fp8-format hybrid", "fp8 (delayed, hybrid): latent attention is planned in bf16"),
+    (LATENT, "--qk-layernorm is not given: norms of the compressed rows are planned"),
+    (f"{MIXTURE} --moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 1e-2",
+     "--moe-router-load-balancing-type seq_aux_loss: the loss of each microbatch balances experts here"),
+    ("--init-method-xavier-uniform", "--init-method-xavier-uniform: weights start as --init-method-std says here"),
     ("--phase-transition-iterations 50", "--phase-transition-iterations 50: the data are of one kind"),
     ("--te-precision-config-file a.yaml", "--te-precision-config-file a.yaml: is not read; all products of the layers"),
     ("--attention-head-type multiquery", "--attention-head-type multiquery: every head has keys and values of its own"),
