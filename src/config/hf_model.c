@@ -197,7 +197,7 @@ static int read_numbers_(HfModel *found, const FamilyNumber *row, Error *err) {
     for (; row != NULL && row->key != NULL; row++) {
         const ConfigKey *key = config_find(row->key);
         const JsonValue *said = json_find(found->root, row->word);
-        bool truth = key->type == KEY_BOOL;
+        bool truth = key->type == KEY_BOOL, null = said != NULL && said->type == JSON_NULL;
         // transformers 5 writes this word for all of its names.
         if (said == NULL && strcmp(row->key, "model.experts") == 0) said = json_find(found->root, "num_local_experts");
         if (said == NULL || said->type == JSON_NULL) said = find_rope_(found->root, row->word);
@@ -206,8 +206,9 @@ static int read_numbers_(HfModel *found, const FamilyNumber *row, Error *err) {
         bool given = said != NULL && said->type == (truth ? JSON_BOOL : JSON_NUMBER);
         double value = !given ? row->absent * times : truth ? said->truth : said->number;
         if (value < 0 && isfinite(value))
-            return error_set(err, EXIT_USAGE, "%s: %s (%s) is missing; is the file complete?", found->path, row->word,
-                             row->key);
+            return error_set(err, EXIT_USAGE, "%s: %s (%s) is %s", found->path, row->word, row->key,
+                             null ? "null, which is unsupported; use another model, or for plans a copy with a number"
+                                  : "missing; is the file complete?");
         if (row->unit != NULL) value *= (double)*(int64_t *)hf_model_field(&found->model, config_find(row->unit));
         if (put_(found, key, value, row->word, err) != 0) return -1;
     }
