@@ -213,19 +213,20 @@ static int shard_header_(Shard *shard, Error *err) {
         return status;
     }
     if (shard->bytes < HEADER_BYTES)
-        return error_set(err, EXIT_USAGE,
-                         "%s has %" PRId64 " bytes, fewer than the %d of a token file's header; make it again with "
-                         "scripts/prepare_data.py",
-                         shard->path, shard->bytes, (int)HEADER_BYTES);
+        return error_set(err, EXIT_USAGE, "%s has %" PRId64 " bytes, fewer than the %d of a token file's header; %s",
+                         shard->path, shard->bytes, (int)HEADER_BYTES,
+                         named ? "make it again with scripts/prepare_data.py"
+                               : "name token files alone, such as *.bin");
     shard->begin = HEADER_BYTES;
     if (file_read(shard->file, shard->path, 0, header, sizeof header, err) != 0) return -1;
     bool gpt2 = header[0] == MAGIC_GPT2 && header[1] == 1, llama3 = header[0] == MAGIC_LLAMA3 && header[1] == 7;
     if (!gpt2 && !llama3)
         return error_set(err, EXIT_USAGE,
                          "%s is not a token file: it begins with %" PRIu32 ", version %" PRIu32
-                         ", not with %d, version 1 (GPT-2 kind) or %d, version 7 (Llama-3 kind), and there is no "
-                         "Megatron-LM .idx next to it; name a token file, or make one with scripts/prepare_data.py",
-                         shard->path, header[0], header[1], (int)MAGIC_GPT2, (int)MAGIC_LLAMA3);
+                         ", not with %d, version 1 (GPT-2 kind) or %d, version 7 (Llama-3 kind)%s; name token files "
+                         "alone, such as *.bin, or make one with scripts/prepare_data.py",
+                         shard->path, header[0], header[1], (int)MAGIC_GPT2, (int)MAGIC_LLAMA3,
+                         named ? ", and there is no Megatron-LM .idx next to it" : "");
     shard->width = gpt2 ? 2 : 4;
     shard->tokens = header[2];
     int64_t expected = HEADER_BYTES + shard->tokens * shard->width, found = shard->bytes;

@@ -210,6 +210,8 @@ TEST(every_damaged_index_is_refused_with_a_sentence) {
         assert_int_equal(truncate(test_path("bad.idx"), cut), 0);
         expect_refused("bad.bin", 8, 1, no_words);
     }
+    write_megatron("with", 8, 1000, 0, false);
+    EXPECT_REFUSED("with.*", 8, 1, "with.idx has ", "a token file's header; name token files alone, such as *.bin");
     write_shard("alone.bin", 42, 1, 100, 900, 0);
     EXPECT_REFUSED("alone.bin", 8, 1, "there is no Megatron-LM .idx next to it");
 }
