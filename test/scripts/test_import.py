@@ -545,9 +545,8 @@ def test_the_tokenizer_says_the_vocabulary(tokenizer, size):
 
 
 def test_what_a_script_cannot_know_is_named(tmp_path):
-    comments, config = converted(
-        tmp_path, "megatron",
-        f"source cluster.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $EXTRA --seed 3\n")
+    run = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $EXTRA --seed 3\n"
+    comments, config = converted(tmp_path, "megatron", f"source cluster.sh\n{run}")
     unsaid, _ = converted(
         tmp_path, "megatron",
         f"torchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} --seed $RANDOM --lr $LR --min-lr 6e-4\n")
@@ -557,15 +556,11 @@ def test_what_a_script_cannot_know_is_named(tmp_path):
     assert "source cluster.sh: is not here" in comments and "$EXTRA: the script does not set this" in comments
     assert config["train"]["seed"] == 3
     (tmp_path / "cluster.sh").write_text("EXTRA='--lr 1e-3'\n")
-    comments, config = converted(
-        tmp_path, "megatron",
-        f"source cluster.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $EXTRA --seed 3\n")
+    comments, config = converted(tmp_path, "megatron", f"source cluster.sh\n{run}")
     assert "cluster.sh" not in comments and config["train"]["lr"] == 1e-3
     (tmp_path / "conf").mkdir()
     (tmp_path / "cluster.sh").rename(tmp_path / "conf/cluster.sh")
-    comments, config = converted(
-        tmp_path, "megatron",
-        f"source $(dirname $0)/conf/cluster.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $EXTRA\n")
+    comments, config = converted(tmp_path, "megatron", f"source $(dirname $0)/conf/cluster.sh\n{run}")
     assert "cluster.sh" not in comments and config["train"]["lr"] == 1e-3
 
 

@@ -28,12 +28,6 @@ def prepare(*arguments, **options):
     return script("prepare_data.py", *map(str, arguments), **options)
 
 
-def prepared(*arguments, **options):
-    """Prepares data and requires success."""
-    result = prepare(*arguments, **options)
-    return result
-
-
 def tokens(folder, pattern):
     """Checks each shard's header, of either kind; returns all tokens of the shards in name order."""
     everything = []
@@ -65,7 +59,7 @@ def refused(tmp_path, words, *arguments, **options):
 def test_few_documents_lose_their_ends_to_validation(tmp_path):
     text = b"".join(b"line %d\n" % i for i in range(1000)) + bytes(range(256))
     (tmp_path / "a.txt").write_bytes(text)
-    prepared(tmp_path / "a.txt", "-o", tmp_path, "--name", "own", "--val-fraction", 0.2)
+    prepare(tmp_path / "a.txt", "-o", tmp_path, "--name", "own", "--val-fraction", 0.2)
     train, val = tokens(tmp_path, "own_train_*.bin"), tokens(tmp_path, "own_val_*.bin")
     assert train[0] == val[0] == 256
     assert bytes(train[1:]) + bytes(val[1:]) == text
@@ -82,7 +76,7 @@ def test_of_many_documents_the_fraction_is_held_out(tmp_path, fraction, said, ch
     for number, text in texts.items():
         (tmp_path / f"{number:02d}.txt").write_bytes(text)
     folder = tmp_path / "new" / "folder"
-    result = prepared(*sorted(tmp_path.glob("*.txt")), "-o", folder, "--val-fraction", fraction)
+    result = prepare(*sorted(tmp_path.glob("*.txt")), "-o", folder, "--val-fraction", fraction)
     assert f"held out: {said} documents" in result.stdout
     for split, held in (("train", False), ("val", True)):
         expected = [document(text) for number, text in texts.items() if (number in chosen) == held]
@@ -92,11 +86,11 @@ def test_of_many_documents_the_fraction_is_held_out(tmp_path, fraction, said, ch
 def test_shards_continue_each_other_and_replace_those_of_a_longer_set(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"x" * 999)
     command = [tmp_path / "a.txt", "-o", tmp_path, "--val-fraction", 0]
-    assert "-o 'data.val='" in prepared(*command, "--shard-tokens", 100).stdout  # there is none
+    assert "-o 'data.val='" in prepare(*command, "--shard-tokens", 100).stdout  # there is none
     assert len(list(tmp_path.glob("text_train_*.bin"))) == 10
     assert tokens(tmp_path, "text_train_*.bin") == document(b"x" * 999)
     (tmp_path / "text_train_mine.bin").write_bytes(b"not a shard of this set")
-    prepared(*command, "--shard-tokens", 400)
+    prepare(*command, "--shard-tokens", 400)
     (tmp_path / "text_train_mine.bin").unlink()
     assert len(list(tmp_path.glob("text_train_*.bin"))) == 3
     assert tokens(tmp_path, "text_train_*.bin") == document(b"x" * 999)
@@ -112,7 +106,7 @@ def test_compressed_files_give_the_tokens_of_what_they_hold(tmp_path, program, s
     (tmp_path / f"a.{kind}").write_text(text)
     subprocess.run([program, "-kq", tmp_path / f"a.{kind}"], check=True)
     for name, file in (("plain", f"a.{kind}"), ("packed", f"a.{kind}{suffix}")):
-        prepared(tmp_path / file, "-o", tmp_path / "out", "--name", name)
+        prepare(tmp_path / file, "-o", tmp_path / "out", "--name", name)
     assert tokens(tmp_path / "out", "packed_*.bin") == tokens(tmp_path / "out", "plain_*.bin")
     assert not list((tmp_path / "out").glob(".*"))
 
@@ -141,7 +135,7 @@ def test_what_cannot_be_used_is_one_sentence_and_leaves_nothing(tmp_path, name, 
 
 def test_a_failure_leaves_the_earlier_set_as_it_was(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"some words\n" * 100)
-    prepared(tmp_path / "a.txt", "-o", tmp_path)
+    prepare(tmp_path / "a.txt", "-o", tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.glob("*")}
     (tmp_path / "b.txt").write_bytes(b"x")
     prepare(tmp_path / "b.txt", "-o", tmp_path, code=1)
@@ -178,7 +172,7 @@ def test_without_the_bible_the_error_names_both_ways_out(tmp_path):
 
 @pytest.mark.skipif(shutil.which("bible") is None, reason="bible-kjv is not installed")
 def test_the_bible_is_prose_without_references(tmp_path):
-    prepared("--bible", "-o", tmp_path)
+    prepare("--bible", "-o", tmp_path)
     train, val = tokens(tmp_path, "bible_train_*.bin"), tokens(tmp_path, "bible_val_*.bin")
     assert train.count(256) == 1130 and val.count(256) == 59  # every 20th of 1189 chapters
     text = bytes(token for token in train if token != 256)
@@ -197,7 +191,7 @@ def test_a_file_larger_than_memory_is_read_in_pieces(tmp_path):
     def limit_memory():
         resource.setrlimit(resource.RLIMIT_AS, (100 << 20, 100 << 20))
 
-    prepared(tmp_path / "big.txt", "-o", tmp_path, preexec_fn=limit_memory)
+    prepare(tmp_path / "big.txt", "-o", tmp_path, preexec_fn=limit_memory)
     assert json.loads((tmp_path / "text.json").read_text())["bytes"] == 120 << 20
 
 
@@ -299,7 +293,7 @@ KINDS = ["bytes", pytest.param("sp.model", marks=needs("sentencepiece")),
 @pytest.mark.parametrize("form", ["set.jsonl", pytest.param("set.parquet", marks=needs("pyarrow"))])
 def test_rows_become_the_tokens_that_the_library_itself_gives_beside_the_tokenizer(corpus, tmp_path, form, kind):
     tokenizer = kind if kind == "bytes" else corpus / kind
-    result = prepared(corpus / form, "--tokenizer", tokenizer, "-o", tmp_path, "--name", "rows", "-j", 2)
+    result = prepare(corpus / form, "--tokenizer", tokenizer, "-o", tmp_path, "--name", "rows", "-j", 2)
     encode, eot, vocab = reference(corpus, kind)
     name = {"bytes": "end of text", "sp.model": "</s>"}.get(kind, "")
     assert f"every document begins with token {eot}, {name}" in result.stdout
@@ -316,7 +310,7 @@ def test_rows_become_the_tokens_that_the_library_itself_gives_beside_the_tokeniz
     data = tokenizer.read_bytes()
     assert (tmp_path / about["tokenizer_file"]).read_bytes() == data
     assert about["tokenizer_sha256"] == hashlib.sha256(data).hexdigest()
-    prepared(corpus / form, "-o", tmp_path, "--name", "rows")
+    prepare(corpus / form, "-o", tmp_path, "--name", "rows")
     assert not list(tmp_path.glob("rows.tokenizer*"))
 
 
@@ -327,8 +321,8 @@ def test_the_files_are_the_same_for_any_number_of_processes(corpus, tmp_path, ki
     made = []
     for processes in (1, 3):
         folder = tmp_path / str(processes)
-        prepared(*files, corpus / "set.jsonl", "--tokenizer", tokenizer, "-o", folder, "-j", processes,
-                 "--shard-tokens", 99999)
+        prepare(*files, corpus / "set.jsonl", "--tokenizer", tokenizer, "-o", folder, "-j", processes,
+                "--shard-tokens", 99999)
         made.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert len(made[0]) > 5
     assert made[0] == made[1]
@@ -347,7 +341,7 @@ def test_a_text_of_several_pieces_has_the_tokens_of_the_whole(corpus, tmp_path, 
     while not data[(1 << 20) - 2 :][:4].isalpha():  # a cut at 1 MiB is inside a word
         data = b"x" + data
     (tmp_path / "a.txt").write_bytes(data)
-    prepared(tmp_path / "a.txt", "--tokenizer", corpus / kind, "-o", tmp_path, "--val-fraction", held)
+    prepare(tmp_path / "a.txt", "--tokenizer", corpus / kind, "-o", tmp_path, "--val-fraction", held)
     text = data.decode()
     encode, eot, _ = reference(corpus, kind)
     train, val = (tokens(tmp_path, f"text_{split}_*.bin") for split in ("train", "val"))
@@ -395,13 +389,13 @@ def test_the_end_of_text_can_be_chosen_and_is_plain_text_inside_a_document(corpu
     tokenizer.save(str(tmp_path / "hf.json"))
     for eot, token in (("auto", 0), ("eos", 0), ("<|begin|>", 1), ("<|plain|>", 300)):
         arguments = ["--tokenizer", tmp_path / "hf.json", "--eot", eot, "--val-fraction", 0]
-        prepared(tmp_path / "a.txt", *arguments, "-o", tmp_path)
+        prepare(tmp_path / "a.txt", *arguments, "-o", tmp_path)
         made = tokens(tmp_path, "text_train_*.bin")
         assert made[0] == token and not {0, 1, token} & set(made[1:])
     (tmp_path / "tokenizer.json").write_bytes((corpus / "hf.json").read_bytes())
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<|begin|>"}}')
     arguments = ["--tokenizer", tmp_path / "tokenizer.json", "--val-fraction", 0]
-    prepared(tmp_path / "a.txt", *arguments, "-o", tmp_path)
+    prepare(tmp_path / "a.txt", *arguments, "-o", tmp_path)
     assert tokens(tmp_path, "text_train_*.bin")[0] == 1
 
 
@@ -416,7 +410,7 @@ def test_a_vocabulary_beyond_16_bits_makes_wide_tokens_or_is_refused(corpus, tmp
         tokenizer.save(str(tmp_path / "wide.json"))
         (tmp_path / "a.txt").write_text(f"w{count - 1}")
         arguments = [tmp_path / "a.txt", "--tokenizer", tmp_path / "wide.json", "--eot", "w1", "--val-fraction", 0]
-        prepared(*arguments, "-o", tmp_path, "--name", dtype)
+        prepare(*arguments, "-o", tmp_path, "--name", dtype)
         assert json.loads((tmp_path / f"{dtype}.json").read_text())["dtype"] == dtype
         assert (tmp_path / f"{dtype}_train_000.bin").stat().st_size == 1024 + 2 * int(dtype[4:]) // 8
         assert tokens(tmp_path, f"{dtype}_train_*.bin") == [1, count - 1]
@@ -433,7 +427,7 @@ def test_documents_are_numbered_over_all_files_without_empty_rows(tmp_path, empt
         rows.insert(at - 1, empty)
     (tmp_path / "a.jsonl").write_text("\r\n".join(rows[:30]), encoding="utf-8-sig")  # as Windows writes it
     (tmp_path / "b.jsonl").write_text("\n".join([*rows[30:], ""]))
-    result = prepared(tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--key", "body", "-o", tmp_path, "--dtype", "uint32")
+    result = prepare(tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--key", "body", "-o", tmp_path, "--dtype", "uint32")
     assert "190 documents" in result.stdout and "10 empty rows left out" in result.stdout
     for split, held in (("train", False), ("val", True)):
         expected = [document(text.encode()) for number, text in enumerate(texts, 1) if (number % 20 == 0) == held]
@@ -447,7 +441,7 @@ def test_parquet_of_several_batches_is_as_the_same_rows_in_json(tmp_path):
     write_parquet(tmp_path / "a.parquet", 700, text=texts)
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     for form in ("parquet", "jsonl"):
-        prepared(tmp_path / f"a.{form}", "-o", tmp_path, "--name", form)
+        prepare(tmp_path / f"a.{form}", "-o", tmp_path, "--name", form)
     for split in ("train", "val"):
         made = tokens(tmp_path, f"parquet_{split}_*.bin")
         assert len(made) > 100000 and made == tokens(tmp_path, f"jsonl_{split}_*.bin")
