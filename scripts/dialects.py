@@ -10,6 +10,7 @@ import math
 import shlex
 
 from foreign import torchtitan
+from foreign.megatron import LATENT
 from foreign.nanotron import M
 from foreign.settings import rows_of
 
@@ -18,7 +19,6 @@ from foreign.settings import rows_of
 # Numbers whose defaults in Megatron-LM depend on other flags; settings.tsv has all other numbers.
 NUMBERS = (("vocab-size", "model.vocab"), ("global-batch-size", "train.global_batch"), ("train-iters", "train.steps"),
            ("lr-warmup-iters", "train.warmup_steps"))
-LR_SHAPES = {"cosine": "cosine", "linear": "linear", "constant": "constant", "wsd": "WSD"}
 DECAYS = {"linear": "linear", "cosine": "cosine", "sqrt": "minus_sqrt", "1-sqrt": "minus_sqrt"}
 
 
@@ -60,9 +60,9 @@ def megatron_model(model):
 
 
 def megatron_latent(model):
-    words = ["--multi-latent-attention", "--qk-layernorm", "--kv-lora-rank", model["kv_lora"], "--q-lora-rank",
-             model["q_lora"], "--qk-head-dim", model["nope_dim"], "--qk-pos-emb-head-dim", model["rope_dim"],
-             "--v-head-dim", model["v_dim"], "--rope-type", "yarn" if model["rope_scaling"] == "yarn" else "rope"]
+    words = ["--multi-latent-attention", "--qk-layernorm", "--rope-type",
+             "yarn" if model["rope_scaling"] == "yarn" else "rope"]
+    words += [word for key, flag, _ in LATENT for word in (f"--{flag}", model[key])]
     if model["rope_scaling"] == "yarn":
         grown = 0.1 * math.log(model["rope_factor"])
         scale = (model["rope_attention"] * (grown * model["rope_mscale"] + 1) - 1) / grown if grown > 0 else 1
@@ -159,7 +159,8 @@ def megatron_rest(config):
     words += ["--reset-attention-mask"] * (data["mask_documents"] == "on")
     words += ["--reset-position-ids"] * (data["reset_positions"] == "on")
     words += ["--bf16"] * (train["precision"] == "bf16") + ["--optimizer", "adam"]
-    words += ["--lr-decay-style", LR_SHAPES[train["schedule"]], "--min-lr", train["lr"] * train["min_lr_ratio"]]
+    words += ["--min-lr", train["lr"] * train["min_lr_ratio"]]
+    words += ["--lr-decay-style", train["schedule"].replace("wsd", "WSD")]
     if train["schedule"] == "wsd":
         words += ["--lr-wsd-decay-iters", wsd_steps(train), "--lr-wsd-decay-style", DECAYS[train["decay_shape"]]]
     return words

@@ -17,6 +17,9 @@ ROWS = rows_of("megatron")
 ALONE = ("swiglu", "bf16", "fp16", "sequence-parallel", "use-distributed-optimizer", "group-query-attention",
          "disable-bias-linear")
 FP8 = {"delayed": "tensor", "tensorwise": "tensor", "blockwise": "block", "mxfp8": "mx"}
+# Sizes of latent attention: our key, their flag and its default.
+LATENT = (("kv_lora", "kv-lora-rank", 32), ("q_lora", "q-lora-rank", 0), ("nope_dim", "qk-head-dim", 128),
+          ("rope_dim", "qk-pos-emb-head-dim", 64), ("v_dim", "v-head-dim", 128))
 FSDP = ("use-megatron-fsdp", "use-torch-fsdp2", "use-custom-fsdp")
 # Patterns of arguments of other programs: the program, and how to import its file.
 OTHERS = ((r"[+~]*[a-z_]+\.[\w.]+=", "NeMo", "nemo FILE.yaml KEY=VALUE..."),
@@ -424,9 +427,7 @@ def latent(s, model, known):
     """Sets the keys of latent attention."""
     if not s.flag("multi-latent-attention"):
         return
-    for key, flag, default in (("kv_lora", "kv-lora-rank", 32), ("q_lora", "q-lora-rank", 0),
-                               ("nope_dim", "qk-head-dim", 128), ("rope_dim", "qk-pos-emb-head-dim", 64),
-                               ("v_dim", "v-head-dim", 128)):
+    for key, flag, default in LATENT:
         model[key] = s.number(flag, int, known.get(key) or default)
     if model["q_lora"] == 0:
         raise Failure(f"{s.spelling('q-lora-rank')} is not given: latent attention can be planned with compressed"

@@ -119,18 +119,23 @@ def pieces(document, rule):
             yield document, split, low, high, low == start
 
 
-# A source has a size in bytes, count(limit), and jobs(rule), which yields (bytes consumed, job). A job is a process's
-# unit of work: small to send, with a method pieces(rule), which also counts empty rows in `blank`.
+# A source has a size in bytes, count(limit), and jobs(rule), which yields (bytes consumed, job).
 
 
-class Piece:
-    """A job with a known piece."""
+class Job:
+    """A process's unit of work, small to send: known pieces, or rows, each a text or None, and its place. A row without
+    text is no document; pieces(rule) counts them in `blank`."""
 
-    def __init__(self, piece):
-        self.piece, self.blank = piece, 0
+    def __init__(self, rows=(), known=()):
+        self.rows, self.known, self.blank = rows, known, 0
 
     def pieces(self, rule):
-        return [self.piece]
+        yield from self.known
+        for text, where in self.rows:
+            if text:
+                yield from pieces(Text(as_bytes(text, where), where), rule)
+            else:
+                self.blank += 1
 
 
 class TextSource:
@@ -147,21 +152,7 @@ class TextSource:
         for document in self.documents:
             for piece in pieces(document, rule):
                 _, _, start, end, _ = piece
-                yield end - start, Piece(piece)
-
-
-class Rows:
-    """A job with rows, each a text or None, and its place. A row without text is no document."""
-
-    def __init__(self, rows):
-        self.rows, self.blank = rows, 0
-
-    def pieces(self, rule):
-        for text, where in self.rows:
-            if text:
-                yield from pieces(Text(as_bytes(text, where), where), rule)
-            else:
-                self.blank += 1
+                yield end - start, Job(known=[piece])
 
 
 class Table:
@@ -217,7 +208,7 @@ class LinesSource(Table):
         return itertools.chain.from_iterable(self.blocks())
 
     def jobs(self, rule):
-        return ((len(block.data), Rows(block)) for block in self.blocks())
+        return ((len(block.data), Job(block)) for block in self.blocks())
 
 
 class ParquetSource(Table):
@@ -261,9 +252,9 @@ class ParquetSource(Table):
             size += len(row[0] or "")
             if size >= PIECE:
                 now = self.size * number // self.number
-                yield now - done, Rows(some)
+                yield now - done, Job(some)
                 some, size, done = [], 0, now
-        yield self.size - done, Rows(some)
+        yield self.size - done, Job(some)
 
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}

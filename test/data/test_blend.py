@@ -32,15 +32,12 @@ def test_the_share_of_each_source_matters(trained):
     assert "a blend had other weights" in refused and "checkpoint.changed: accept" in refused
 
 
-def test_start_up_says_how_far_each_source_goes(trained):
+def test_start_up_says_how_far_each_source_goes_and_the_metrics_hold_the_blend(trained):
     # 8 steps of 8 sequences: 64 * 0.3 / 6 = 3.2.
     large, small = (line for line in trained.whole.stderr.splitlines() if "data.train: " in line)
     assert "70 % of the sequences from " in large and "large_train_000.bin, which has 249: 0.18 passes over it" in large
     assert "30 % of the sequences from " in small and "which has 6: 3.2 passes over it; the run repeats them" in small
     assert "repeats" not in large
-
-
-def test_the_run_line_of_the_metrics_holds_the_blend(trained):
     assert trained.whole.head["config"]["data"]["train"] == trained.blend
 
 

@@ -103,10 +103,6 @@ def test_what_cannot_be_compared_is_reported(capsys, tmp_path):
         code, _, errors = check(capsys, folder, *arguments)
         assert code == 1 and errors.count("\n") == 1 and errors.startswith("hf.py: ") and expected in errors, errors
 
-    refused('rope_scaling is "dynamic", which is unsupported', rope_scaling={"rope_type": "dynamic", "factor": 8.0})
-    refused('model_type "llama" has no experts, but the file has num_local_experts', num_local_experts=8)
-    refused("without its latent attention or router", model_type="deepseek_v2")
-    refused('model_type is "gemma"; family llama supports "llama" "mistral" "qwen2" "qwen3"', model_type="gemma")
     refused("attention_bias is set, which gives o_proj a bias too", attention_bias=True)
     refused("this model's is [120, 96]", hidden_size=96, num_attention_heads=12)
     refused("has 1000 tokens, and 4097 are asked for", "--data", write_tokens(tmp_path / "d.bin", made_tokens(1000)),
@@ -138,7 +134,7 @@ def test_check_asks_the_transformers_of_the_python_that_runs_it(tmp_path):
     assert "what this Python has is missing" in ended.stderr, ended.stderr
 
 
-def test_info_has_the_model_and_every_tensor(saved, capsys):
+def test_info_has_the_model_and_every_tensor(saved, capsys, tmp_path):
     code, said, errors = run(capsys, "info", saved)
     assert (code, errors) == (0, "")
     model = transformers.AutoModelForCausalLM.from_pretrained(saved)
@@ -155,6 +151,13 @@ def test_info_has_the_model_and_every_tensor(saved, capsys):
     tensors = [line.split()[0] for line in said.splitlines() if "layers." in line or ".h." in line]
     numbers = [int(name.split(".")[2]) for name in tensors]
     assert numbers == sorted(numbers)
+    section = said.partition("\n\n")[0]  # is one for the trainer
+    data = write_tokens(tmp_path / "d.bin", made_tokens(1000))
+    (tmp_path / "c.yaml").write_text(f"{section}\ntrain: {{steps: 1}}\ndata: {{train: {data}}}\n"
+                                     f"hardware: {{device: cpu}}\ncheckpoint: {{init_from: {saved}}}\n")
+    program = BUILD / ("train_gpt" if "family: gpt" in section else "train_llama")
+    ended = execute([program, "-q", "-c", tmp_path / "c.yaml"])
+    assert "step    1/1" in ended.stdout, ended.stderr
 
 
 def test_a_window_of_attention_bounds_the_sequence(capsys, tmp_path):
@@ -166,14 +169,3 @@ def test_a_window_of_attention_bounds_the_sequence(capsys, tmp_path):
     program, start = BUILD / "train_llama", f"checkpoint.init_from={folder}"
     ended = execute([program, "-q", "-c", tmp_path / "c.yaml", "-o", start, "-o", "train.steps=1"], code=2)
     assert "sliding_window is 48" in ended.stderr and "use model.seq_len 48 or less" in ended.stderr
-
-
-def test_its_model_section_is_one_for_the_trainer(saved, capsys, tmp_path):
-    section = run(capsys, "info", saved)[1].partition("\n\n")[0]
-    data = write_tokens(tmp_path / "d.bin", made_tokens(1000))
-    (tmp_path / "c.yaml").write_text(
-        f"{section}\ntrain: {{steps: 1}}\ndata: {{train: {data}}}\nhardware: {{device: cpu}}\ncheckpoint: {{init_from:"
-        f" {saved}}}\n")
-    program = BUILD / ("train_gpt" if "family: gpt" in section else "train_llama")
-    ended = execute([program, "-q", "-c", tmp_path / "c.yaml"])
-    assert "step    1/1" in ended.stdout, ended.stderr

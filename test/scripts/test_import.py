@@ -139,10 +139,7 @@ model:
 DEEPSPEED = """
 TP=2
 GPUS=${1:-8}
-cat <<EOT > $(pwd)/ds.json
-{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1},
- "bf16": {"enabled": true}, "gradient_clipping": 0.5}
-EOT
+echo {} > $(pwd)/ds.json
 cat <<EOT > ds.json
 {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1},
  "bf16": {"enabled": true}, "gradient_clipping": 0.5}
@@ -403,7 +400,6 @@ def test_a_growing_batch_has_the_samples_of_megatrons(tmp_path):
      "2 parts of 5 layers"),
     ("--recompute-granularity some --nproc-per-node 8", "is neither full nor selective"),
     (f"{MIXTURE} --expert-model-parallel-size 3 --nproc-per-node 8", "-parallel-size 3: 3 does not divide both the"),
-    ("", "the number of GPUs is not known"),
 ])
 def test_words_that_cannot_be_planned_are_refused(more, sentence):
     answer = words(more, code=2)
@@ -477,7 +473,6 @@ def test_a_flag_becomes_its_key(tmp_path, more, key, value):
     ("--lr-decay-style WSD --lr-wsd-decay-iters 10", "--lr-wsd-decay-style exponential: a linear decay is planned"),
     ("--disable-bias-linear", "--disable-bias-linear: GPT's linear layers are planned with biases"),
     ("--position-embedding-type none", "--position-embedding-type none: GPT's learned positions are planned"),
-    ("--my-own-flag 3", "--my-own-flag 3: not known here; their effect is not planned"),
     ("--use-megatron-fsdp", "--use-megatron-fsdp: parameters are not sharded over data ranks here"),
     ("--hidden-dropout 0.1", "--hidden-dropout 0.1: there is no dropout here"),
     ("--optimizer muon --muon-scale-mode shape_scaling",

@@ -266,7 +266,6 @@ def train_tokenizer(path, vocab, special=("<|endoftext|>", "<|begin|>")):
     tokenizer.enable_truncation(5)
     tokenizer.post_processor = processors.TemplateProcessing(single="<|begin|> $A", special_tokens=[("<|begin|>", 1)])
     tokenizer.save(str(path))
-    return tokenizer
 
 
 def reference(corpus, name):
