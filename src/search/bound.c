@@ -10,24 +10,22 @@
 #include <string.h>
 
 bool cut_never_fits(const Cut *cut, const SearchSpace *space, Config *config) {
-    const Planner *planner = space->planner;
-    double limit = (double)planner->hardware.memory_bytes, reserve = config->hardware.reserve_gib;
+    double limit = (double)space->planner->hardware.memory_bytes, reserve = config->hardware.reserve_gib;
     if (plan_lacks((double)cut->least_bytes, limit, reserve) <= 0) return false;
     if (space_fixes(space, LAYOUT_BIT(recompute))) return true;
     ScheduleConfig *all = &config->schedule; // recomputes all layers temporarily
     int64_t given = all->recompute_given;
     int16_t first = all->recompute_of_stage[0];
     all->recompute_given = 1, all->recompute_of_stage[0] = (int16_t)config->model.layers;
-    Schedule lists = space_one_slot(config);
-    Plan plan = planner_plan(planner, config, &lists);
+    Cut recomputed;
+    cut_open(&recomputed, space, config);
     all->recompute_given = given, all->recompute_of_stage[0] = first;
-    bool never = false; // unless a stage fits in neither way: stages of one layer take less if they recompute nothing
-    for (int s = 0; s < plan.stages; s++) {
-        int64_t bytes = memory_total(&plan.stage[s].memory), kept = memory_total(&cut->plan.stage[s].memory);
+    bool never = false; // a stage of one layer may take less if it recomputes nothing
+    for (int s = 0; s < cut->plan.stages; s++) {
+        int64_t bytes = memory_total(&recomputed.plan.stage[s].memory), kept = memory_total(&cut->plan.stage[s].memory);
         never |= plan_lacks((double)min_i64(bytes, kept), limit, reserve) > 0;
     }
-    plan_free(&plan);
-    free(lists.stage);
+    cut_free(&recomputed);
     return never;
 }
 
