@@ -34,10 +34,6 @@ def numbers_of(program):
             yield names.split()[0], words.split()[0]
 
 
-def plain(value):
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
-
-
 def megatron_model(model):
     llama = model["family"] == "llama"
     words = ["--ffn-hidden-size", model["ffn"], "--kv-channels", model["head_dim"]]
@@ -175,7 +171,7 @@ def to_megatron(config, job):
     words += megatron_experts(config)
     lines = []
     for word in words:
-        text = shlex.quote(plain(word))
+        text = shlex.quote(f"{word:.12g}" if isinstance(word, float) else str(word))
         if text.startswith("--"):
             lines.append(text)
         else:

@@ -245,7 +245,8 @@ def convert_model(s, config, known):
     if llama:
         model |= {"qkv_bias": qkv_bias, "qk_norm": qk_norm}
         rope(s, model, place, known)
-        latent(s, model, known)
+        if s.flag("multi-latent-attention"):
+            latent(s, model, known)
     elif qk_norm:
         s.say("model", f"{s.spelling('qk-layernorm')}: is not planned for GPT's layer")
     if "max-position-embeddings" in s and not llama:
@@ -425,8 +426,6 @@ def rope(s, model, place, known):
 
 def latent(s, model, known):
     """Sets the keys of latent attention."""
-    if not s.flag("multi-latent-attention"):
-        return
     for key, flag, default in LATENT:
         model[key] = s.number(flag, int, known.get(key) or default)
     if model["q_lora"] == 0:
@@ -515,6 +514,7 @@ def stages(s, parallel, layers, p):
 
 
 def parameters(model):
+    """Returns the numbers of parameters of the experts and of everything else."""
     gated = 3 if model["family"] == "llama" else 2
     attention = model["hidden"] * model["head_dim"] * 2 * (model["heads"] + model["kv_heads"])
     if model.get("kv_lora", 0) > 0:
@@ -523,9 +523,9 @@ def parameters(model):
                      + model["hidden"] * (model["rope_dim"] + model["heads"] * model["v_dim"]))
     tables = model["vocab"] * model["hidden"] * (1 if model["tie_embeddings"] is True else 2)
     mixed = model["layers"] - model.get("dense_layers", 0) if model.get("experts", 0) > 1 else 0
-    width = mixed * (model["experts"] * model["expert_ffn"] + model["shared_ffn"]) if mixed else 0
-    return model["layers"] * attention + gated * model["hidden"] * (width
-                                                                    + (model["layers"] - mixed) * model["ffn"]) + tables
+    routed, shared = (mixed * model["experts"] * model["expert_ffn"], mixed * model["shared_ffn"]) if mixed else (0, 0)
+    width = shared + (model["layers"] - mixed) * model["ffn"]
+    return gated * model["hidden"] * routed, model["layers"] * attention + gated * model["hidden"] * width + tables
 
 
 def zero(s, config, lacking=None):
@@ -544,8 +544,10 @@ def zero(s, config, lacking=None):
         s.quiet("data-parallel-sharding-strategy")
     cut_there = any(given) or fsdp or stage > 0
     if not cut_there and copies > 1:
-        ranks = parallel["pipeline"] * parallel["tensor"]
-        more = 12 * parameters(config["model"]) / ranks * (1 - 1 / copies) / (1 << 30)
+        experts, rest = parameters(config["model"])  # experts are sharded over their own ranks there, too
+        t, e = parallel["tensor"], parallel.get("expert", 1)
+        more = rest / t * (1 - 1 / copies) + experts / e * (1 - e / (t * copies))
+        more *= 12 / parallel["pipeline"] / (1 << 30)
         s.say("memory", f"{lacking}: {SHARDED} {copies} ranks (ZeRO-1), which saves about {more:.1f} GiB per rank")
 
 
@@ -631,8 +633,6 @@ def steps_of(s, train, seq_len, total, grown, used):
     warm = in_steps("lr-warmup", 0)
     fraction = s.number("lr-warmup-fraction", float, None, high=1)
     train["warmup_steps"] = round(fraction * (end or steps)) if fraction is not None else warm
-    for name in ("lr-decay-tokens", "lr-warmup-tokens"):
-        s.effect(name, "training", "the learning rate is a function of the step here, and falls until the last step")
     decay = in_steps("lr-wsd-decay", None)
     if decay is not None:
         train["decay_steps"] = min(decay, train["steps"])

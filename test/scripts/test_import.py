@@ -464,7 +464,9 @@ def test_a_flag_becomes_its_key(tmp_path, more, key, value):
 
 
 @pytest.mark.parametrize("more, sentence", [
-    ("", "--use-distributed-optimizer is not given: every data rank holds all optimizer state there"),
+    (f"{MIXTURE} --expert-model-parallel-size 8", "over 8 ranks (ZeRO-1), which saves about 0.1 GiB per rank"),
+    (f"{MIXTURE} --expert-model-parallel-size 2", "--use-distributed-optimizer is not given: every data rank holds all"
+     " optimizer state there; here it is sharded over 8 ranks (ZeRO-1), which saves about 0.6 GiB per rank"),
     ("", "--attention-backend is not given: flash attention is planned"),
     ("--transformer-impl local --recompute-activations", "(no --use-flash-attn), nor planned so"),
     ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
