@@ -39,16 +39,7 @@ start_ranks() {
 
 # Prints the number of ranks of the configuration; nothing if it is unknown.
 count_ranks() {
-    local overrides=()
-    while [ $# -gt 0 ]; do
-        case $1 in
-        -o | --override) overrides+=(-o "${2:-}") ;;
-        -o?*) overrides+=(-o "${1#-o}") ;;
-        --override=*) overrides+=(-o "${1#*=}") ;;
-        esac
-        shift
-    done
-    "$program" "--config=$config" ${overrides[@]+"${overrides[@]}"} --plan --json 2>/dev/null |
+    "$program" -q "--config=$config" "$@" --plan --json 2>/dev/null |
         grep -o '"world":[0-9]*' | head -1 | cut -d: -f2
 }
 
@@ -116,9 +107,7 @@ while :; do
     fi
     left=$((left - cost)) last=${lost:-none}
     if [ "$step" -gt "$furthest" ]; then furthest=$step; fi
-    restarts='restarts'
-    if [ "$left" = 1 ]; then restarts='restart'; fi
-    echo "train.sh: the ranks ended with code $code at step $step; starting them again, with $left $restarts left" >&2
+    echo "train.sh: the ranks ended with code $code at step $step; starting them again; restarts left: $left" >&2
 done
 
 if [ "$code" = 3 ]; then

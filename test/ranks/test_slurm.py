@@ -123,7 +123,7 @@ def test_a_job_whose_rank_is_killed_starts_its_ranks_again_and_goes_on_to_the_sa
     job.wait_for_steps(12)
     os.kill(job.ranks()[-1], signal.SIGKILL)
     job.wait_for_state("COMPLETED")
-    assert "starting them again, with 9 restarts left" in job.text(), job.text()
+    assert "starting them again; restarts left: 9" in job.text(), job.text()
     assert "was killed by signal 9" in job.text(), job.text()
     assert job.text().count("resumed from") == 1 and job.bits == undisturbed and job.shown("Restarts") == "0"
 
