@@ -19,6 +19,7 @@ import json
 import math
 import os
 import random
+import re
 import struct
 import sys
 import tempfile
@@ -68,6 +69,9 @@ class Tensor:
         self.name, self.file, self.type, self.shape = name, file, entry["dtype"], entry["shape"]
         begin, end = entry["data_offsets"]
         self.bytes, self.count = end - begin, math.prod(self.shape)
+        bits = int((re.findall(r"\d+", self.type) or [8])[0])  # of F32, F8_E4M3 or BOOL
+        if self.count < 0 or self.count * bits != 8 * self.bytes:
+            raise ValueError(f"{name} has {self.bytes} bytes for {self.shape} of {self.type}")
 
 
 def read_header(path):
@@ -85,8 +89,9 @@ def read_header(path):
     with form_of(path, "safetensors file"):
         tensors = [Tensor(name, path.name, entry) for name, entry in header.items() if name != "__metadata__"]
         lacking = 8 + length + sum(tensor.bytes for tensor in tensors) - size
-    if lacking > 0:
-        raise Failure(f"{path}: lacks its last {lacking:,} bytes; copy or fetch it again")
+    if lacking != 0:
+        said = f"lacks its last {lacking:,} bytes" if lacking > 0 else f"has {-lacking:,} bytes that no tensor has"
+        raise Failure(f"{path}: {said}; copy or fetch it again")
     return tensors
 
 
@@ -173,11 +178,6 @@ def choose_tokens(options, model, count):
     return [draw.randrange(model["vocab"]) for _ in range(count)]
 
 
-def write_tokens(path, tokens):
-    header = array("i", [20240801, 7, len(tokens)] + [0] * 253)
-    path.write_bytes(header.tobytes() + array("I", tokens).tobytes())
-
-
 # ---- the trainer and transformers ------------------------------------------------------------------------------------
 
 
@@ -186,7 +186,8 @@ class Trainer:
 
     def __init__(self, program, options, model, folder, tokens):
         self.program = program
-        write_tokens(folder / "val.bin", tokens)
+        header = array("i", [20240801, 7, len(tokens)] + [0] * 253)
+        (folder / "val.bin").write_bytes(header.tobytes() + array("I", tokens).tobytes())
         config = {
             "model": model,
             "train": {"global_batch": options.windows, "precision": "fp32"},
@@ -294,7 +295,7 @@ def check(options):
         print(f"next tokens: the same, {options.tokens} after each of {asked} prompts")
 
 
-def arguments():
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     forms = parser.add_subparsers(dest="form", required=True, metavar="info|check")
     info = forms.add_parser("info", help="sizes and tensors")
@@ -317,11 +318,6 @@ def arguments():
         value = getattr(options, name, None)
         if value is not None and value < 1:
             parser.error(f"--{name.replace('_', '-')}: {value} is too few; give 1 or more")
-    return options
-
-
-def main():
-    options = arguments()
     return finish("hf.py", options.act, options)
 
 

@@ -86,8 +86,7 @@ def test_a_difference_is_one_sentence_and_code_1(capsys, tmp_path):
     folder = save("llama", tmp_path / "model")
     other = write_tokens(tmp_path / "other.bin", made_tokens(1000, seed=5))
     code, _, errors = run(capsys, "check", folder, "--trainer", altered(tmp_path, "loss", f"-o data.val={other}"))
-    assert (code == 1 and errors.count("\n") == 1 and "the loss is" in errors
-            and "allowed is 0.001" in errors)
+    assert code == 1 and errors.count("\n") == 1 and "the loss is" in errors and "allowed is 0.001" in errors
     trainer = altered(tmp_path, "text", "-o sample.temperature=3")
     code, _, errors = run(capsys, "check", folder, "--trainer", trainer)
     assert code == 1 and errors.count("\n") == 1 and "next token 1 after 16 tokens is" in errors
@@ -110,19 +109,25 @@ def test_what_cannot_be_compared_is_reported(capsys, tmp_path):
     refused("is not a token file", "--data", folder / "config.json")
     refused("cannot be read", "--data", tmp_path / "absent")
     (folder / "config.json").write_text(json.dumps(config))
+
+    def says(expected, *arguments, form="info"):
+        code, _, errors = run(capsys, form, folder, *arguments)
+        assert code == 1 and expected in errors, errors
+
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": 3}}')
-    code, _, errors = run(capsys, "info", folder)
-    assert code == 1 and "holds no 3; transformers writes it" in errors
-    code, _, errors = run(capsys, "info", folder, "--trainer", shutil.which("echo"))
-    assert code == 1 and "echo: is not a trainer that answers --plan --json" in errors
+    says("holds no 3; transformers writes it")
+    says("echo: is not a trainer that answers --plan --json", "--trainer", shutil.which("echo"))
     (folder / "model.safetensors.index.json").unlink()
-    part = next(folder.glob("model-*.safetensors"))
-    (folder / "model.safetensors").write_bytes(part.read_bytes()[:-10])
-    code, _, errors = run(capsys, "info", folder)
-    assert code == 1 and "model.safetensors: lacks its last 10 bytes" in errors
+    data = next(folder.glob("model-*.safetensors")).read_bytes()
+    body = 8 + int.from_bytes(data[:8], "little")
+    two, text = (data[8:body].replace(b'"shape":[', b'"shape":[' + first, 1) for first in (b"2,", b'"",'))
+    for changed, said in ((data[:-10], "lacks its last 10 bytes"), (data + b"x", "has 1 bytes that no tensor has"),
+                          (len(two).to_bytes(8, "little") + two + data[body:], "bytes for [2, "),
+                          (len(text).to_bytes(8, "little") + text + data[body:], "something in it has another form")):
+        (folder / "model.safetensors").write_bytes(changed)
+        says(said)
     (folder / "config.json").unlink()
-    code, _, errors = run(capsys, "check", folder)
-    assert code == 1 and "holds no config.json" in errors
+    says("holds no config.json", form="check")
 
 
 def test_check_asks_the_transformers_of_the_python_that_runs_it(tmp_path):
