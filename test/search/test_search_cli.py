@@ -365,8 +365,7 @@ def test_a_last_stage_of_one_layer_that_recomputes_it_takes_more():
             "schedule.name=1f1b", "schedule.bpipe=off", "schedule.split_backward=off", "schedule.recompute=none",
             "hardware.gpu=h100", "hardware.reserve_gib=0")
     for memory, code, says in ((48.75, 0, "recompute_layers=[3,0]"), (48.4, 1, "3 again: .* stage 1 lacks 107.9 MiB")):
-        given = (*keys, f"hardware.memory_gib={memory}")
-        ended = search("--gpus", 2, config="llama3_8b", overrides=given, code=code)
+        ended = search("--gpus", 2, config="llama3_8b", overrides=(*keys, f"hardware.memory_gib={memory}"), code=code)
         assert re.search(says.replace("[", r"\["), " ".join(ended.stdout.split())), ended.stdout
 
 
