@@ -32,6 +32,7 @@ BRACES = re.compile(r"\{(?:(-?\d{1,9}|[a-zA-Z])\.\.(-?\d{1,9}|[a-zA-Z])(?:\.\.-?
 SHELLS = ("bash", "sh", "zsh")
 SILENT = ("cd", "mkdir", "rm", "pip", "kill", "true", ":", "wait", "trap", "shopt", "ulimit", "umask", "alias")
 WRITING = (">", ">>", "&>", "&>>", ">&")
+PLACEHOLDER = re.compile(r"(?<=[=/])<[A-Za-z][\w ,./()-]*>")  # X=<path to the data>, which a user replaces
 PRINTING = ("echo", "printf", "cat", "tee", "sed", "ls", "pwd", "expr", "bc")
 
 
@@ -754,7 +755,7 @@ class Script:
         """Follows a script. If it is cut off, the commands before that point count."""
         with self.deeper():
             try:
-                parser = Parser(text)
+                parser = Parser(PLACEHOLDER.sub(lambda found: unknown(found[0]), text))
                 blocks = []
                 while parser.peek()[0] != "end":
                     blocks.append(parser.block())

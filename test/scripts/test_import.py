@@ -840,7 +840,8 @@ def test_a_file_that_a_command_writes_is_not_what_it_was(text):
     "false; X=$?", "X=a; X=$((X > Y))", "read X <<<'a\\b'", "A=(1 2); unset A[1]; X=${A[@]}",
     "read -d : X <<<1:2", "read -n 1 X <<<12", "read -rN1 X <<<12", "read -d: X <<<1:2", "mapfile -d , X <<<1,2",
     "mapfile X <<<2", "X=$(<no_file)", "X=$(date; exit 0)", "[ $# = 1 ]; X=$(exit; echo 3)",
-    "X=1; ((2 > (X = 3)))", "X=$(echo 1 | tee f)", "getopts a X", "read -a <<<1; X=$REPLY",
+    "X=1; ((2 > (X = 3)))", "X=$(echo 1 | tee f)", "X=<path to the data>", "X=/a/<b>/c",
+    "getopts a X", "read -a <<<1; X=$REPLY",
 ])
 def test_what_is_not_followed_is_not_known(text):
     shell = Script()
