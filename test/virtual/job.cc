@@ -209,11 +209,7 @@ int process() {
 
 int processes() { return (int)number("OMPI_COMM_WORLD_SIZE", number("PMI_SIZE", 1)); }
 
-// Returns this rank's node. Each node has a contiguous block of ranks.
-int node() {
-    int size = processes(), nodes = options().nodes;
-    return nodes <= 1 || size < nodes ? 0 : process() / ((size + nodes - 1) / nodes);
-}
+int node() { return virtual_node(process(), processes(), options().nodes, options().gpus); }
 
 static std::string formatted(const char *format, va_list list) {
     char line[1024];

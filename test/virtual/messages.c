@@ -287,13 +287,13 @@ COLLECTIVE(Ibarrier, (MPI_Comm comm, MPI_Request *request), comm, request)
 COLLECTIVE(Ibcast, (void *data, int count, MPI_Datatype type, int root, MPI_Comm comm, MPI_Request *request), data,
            count, type, root, comm, request)
 
-// Ranks of one virtual node share a machine. Each node has a contiguous block of ranks (VIRTUAL_NODES).
+// Ranks of one virtual node share a machine.
 int MPI_Comm_split_type(MPI_Comm comm, int kind, int key, MPI_Info info, MPI_Comm *out) {
-    const char *nodes = getenv("VIRTUAL_NODES");
+    const char *nodes = getenv("VIRTUAL_NODES"), *gpus = getenv("VIRTUAL_GPUS");
     int count = nodes == NULL ? 1 : atoi(nodes), size = size_(MPI_COMM_WORLD);
     if (kind != MPI_COMM_TYPE_SHARED || count <= 1 || size < count)
         return PMPI_Comm_split_type(comm, kind, key, info, out);
-    return PMPI_Comm_split(comm, own_() / ((size + count - 1) / count), key, out);
+    return PMPI_Comm_split(comm, virtual_node(own_(), size, count, gpus == NULL ? 8 : atoi(gpus)), key, out);
 }
 
 #endif

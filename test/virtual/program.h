@@ -11,6 +11,14 @@
 extern "C" {
 #endif
 
+// Returns a rank's node. Each node has a contiguous block of ranks: one for each of its GPUs if the ranks fill all
+// nodes but the last (6 ranks on two nodes of 4: 4 and 2), else equal blocks.
+static inline int virtual_node(int rank, int ranks, int nodes, int gpus) {
+    if (nodes <= 1 || ranks < nodes) return 0;
+    bool full = gpus > 0 && (ranks + gpus - 1) / gpus == nodes;
+    return rank / (full ? gpus : (ranks + nodes - 1) / nodes);
+}
+
 // Calls that report the program's MPI messages. Ranks are ranks of MPI_COMM_WORLD.
 typedef struct VirtualMessages {
     void (*sent)(int to);                                      // before a message is sent

@@ -30,7 +30,8 @@ def given(tokens, *overrides):
 
 def dry(family, tokens, folder, *overrides, nodes=1, **changes):
     """Runs to the end. Returns the metrics of the last step, and what the run said."""
-    env = trainer_runs.one_thread(VIRTUAL_DRY="1", VIRTUAL_GPUS="8", VIRTUAL_NODES=str(nodes), **changes)
+    gpus = dict(each.split("=", 1) for each in overrides).get("hardware.gpus_per_node", "8")
+    env = trainer_runs.one_thread(VIRTUAL_DRY="1", VIRTUAL_GPUS=gpus, VIRTUAL_NODES=str(nodes), **changes)
     ended = trainer_runs.run(CONFIGS[family], *given(tokens, f"log.metrics={folder}/metrics.jsonl", *overrides),
                              program=VIRTUAL / f"train_{family}", env=env)
     return ended.steps[-1], ended.stderr
@@ -135,6 +136,10 @@ SMALL = {
         "llama", 2, *cut(4, 4, 1), "parallel.data=2", "parallel.placement=adjacent", "model.seq_len=2048",
         "schedule.name=gpipe", "schedule.bpipe=off", "hardware.gpu=b200", "hardware.gpus_per_node=4",
         "hardware.network_gb_s=25", "train.global_batch=16"),
+    "a last node with fewer ranks": (
+        "llama", 2, *cut(3, 3, 1), "parallel.data=2", "parallel.placement=stages", "model.seq_len=2048",
+        "schedule.bpipe=off", "hardware.gpu=h100", "hardware.gpus_per_node=4", "hardware.network_gb_s=50",
+        "train.global_batch=12"),
     "two data ranks of persistent products": (
         "llama", 1, *cut(8, 2, 2), "parallel.data=2", "hardware.gpu=h100", "train.global_batch=16"),
     "weights of four data ranks gathered during one of two forwards": (
