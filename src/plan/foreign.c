@@ -19,8 +19,8 @@
 
 const ForeignProgram foreign_programs[FOREIGN_PROGRAMS] = {
     {"megatron", "Megatron-LM", .trainers = {TRAINER_MEGATRON, TRAINER_NVIDIA}, .schedules = "1f1b interleaved",
-     .gpt = true, .context = true, .experts = true, .muon = true, .fp8 = true, .scores = true, .modules = true,
-     .reshards = true, .gate = 6, .selective = 6, .logits = 4, .error = 1.05},
+     .gpt = true, .context = true, .experts = true, .muon = true, .fp8 = true, .latent = true, .scores = true,
+     .modules = true, .reshards = true, .gate = 6, .selective = 6, .logits = 4, .error = 1.05},
     {"torchtitan", "torchtitan", .trainers = {TRAINER_FSDP, TRAINER_FSDP},
      .schedules = "1f1b interleaved zb-v dualpipe-v", .context = true, .experts = true, .muon = true, .fp8 = true,
      .sharded = true, .reshards = true, .gate = 8, .selective = 4, .logits = 10, .error = 1.10},

@@ -13,6 +13,7 @@ typedef struct ForeignProgram {
     bool gpt;                 // supports GPT-2's architecture
     bool context, experts;    // supports context ranks, experts
     bool muon, fp8;           // supports Muon, products in 8 bits
+    bool latent;              // export.py can write latent attention
     bool scores;              // supports attention that keeps or recomputes its scores
     bool modules;             // can recompute experts alone, or norms alone, as export.py requests
     bool deals;               // deals the layers to stages itself, see foreign_deal

@@ -191,7 +191,7 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, bo
     line_of_changes_(space->keys.asked, &config, "set", "%s", file);
     if (config.program != 0)
         grid_line(file, "flags",
-                  config.model.kv_lora > 0
+                  config.model.kv_lora > 0 && !foreign_row(config.program)->latent
                       ? "scripts/export.py cannot write latent attention for %1$s yet; with --write best.yaml, -c "
                         "best.yaml --plan --for %1$s says what each setting would change"
                       : "with --write best.yaml, scripts/export.py best.yaml --to %1$s prints its settings, and -c "

@@ -605,10 +605,10 @@ def test_a_search_for_nanotron_deals_layers_as_nanotron_does_so_that_its_best_ca
 
 
 def test_a_search_for_another_program_does_not_advise_an_export_that_is_refused(tmp_path):
-    asked = ("llama", "-c", ROOT / "configs/deepseek_v3.yaml", "--search", "--gpus", "1024", "--for", "megatron")
+    asked = ("llama", "-c", ROOT / "configs/deepseek_v3.yaml", "--search", "--gpus", "1024", "--for", "torchtitan")
     told = " ".join(command(*asked, "--write", tmp_path / "best.yaml").stdout.split())
-    assert "scripts/export.py cannot write latent attention for megatron yet" in told and "prints its" not in told
-    assert "latent attention" in exported(tmp_path / "best.yaml", "megatron", code=1).stderr
+    assert "scripts/export.py cannot write latent attention for torchtitan yet" in told and "prints its" not in told
+    assert "latent attention" in exported(tmp_path / "best.yaml", "torchtitan", code=1).stderr
 
 
 @pytest.mark.parametrize("option, says", [
