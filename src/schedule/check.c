@@ -171,8 +171,10 @@ static const char *prove_action_(Proof *proof, int s, Action action, bool transf
     Bundle *bundle = &proof->bundles[schedule_bundle(schedule, action)];
     const char *why = (transfer ? prove_transfer_ : prove_compute_)(proof, s, action, bundle);
     if (why != NULL) return why;
-    if (stage->own > schedule->stage[s].own_slots) return "needs an own slot of the stage, but all are in use";
-    if (stage->lent > schedule->stage[s].lent_slots) return "needs a lent slot of the stage, but all are in use";
+    if (stage->own > schedule->stage[s].own_slots)
+        return "needs an own slot of the stage, but all are in use; raise slots, or end or evict a bundle before it";
+    if (stage->lent > schedule->stage[s].lent_slots)
+        return "needs a lent slot of the stage, but all are in use; raise slots, or return a bundle before it";
     if (schedule->forward_only) stage->own = 0;
     return NULL;
 }

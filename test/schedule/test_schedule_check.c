@@ -10,6 +10,8 @@
 // ---------------------------------------------------------------------------------------------------------------------
 // Schedules that are not sound
 
+#define FULL "needs an own slot of the stage, but all are in use; raise slots, or end or evict a bundle before it"
+
 #define STAGE(microbatches, slots) "stages 1  microbatches " #microbatches "  slots " #slots "\nstage 0: "
 #define CHUNKS(parts, microbatches, slots)                                                                             \
     "stages 1  " parts "  placement loop  microbatches " #microbatches "  slots " #slots "  edges 2\nstage 0: "
@@ -44,9 +46,9 @@ static const struct {
     {"stages 2  microbatches 2  slots 9\nstage 0: F0 F1 B0 B1\nstage 1: R0>0 F0 B0 F1 B1\n",
      "stage 1: R0>0 returns a bundle that is not on the stage"},
     // bounded
-    {STAGE(2, 1) "F0 F1 B0 B1\n", "stage 0: F1 needs an own slot of the stage, but all are in use"},
+    {STAGE(2, 1) "F0 F1 B0 B1\n", "stage 0: F1 " FULL},
     {"stages 2  microbatches 2  slots 1\nstage 0: F0 E0>1 L0<1 B0 F1 B1\nstage 1: A0<0 R0>0 F0 B0 F1 B1\n",
-     "stage 1: F0 needs an own slot of the stage, but all are in use"},
+     "stage 1: F0 " FULL},
     // live: on one stage ...
     {STAGE(2, 2) "F0 F1 E0>h L0<h B0 B1\n", NULL},
     {STAGE(3, 2) "F0 E0>h F1 L0<h E1>h F2 B0 L1<h B1 B2\n",
@@ -79,8 +81,7 @@ static const struct {
      "stage 0: B1.0 is out of order; weight gradients are summed in ascending order of microbatches"},
     {CHUNKS("chunks 1", 2, 2) "F0.0 F1.0 I0.0 I1.0 W0.0 W1.0\n", NULL},
     // I frees no slot.
-    {CHUNKS("chunks 1", 2, 1) "F0.0 I0.0 F1.0 W0.0 I1.0 W1.0\n",
-     "stage 0: F1.0 needs an own slot of the stage, but all are in use"},
+    {CHUNKS("chunks 1", 2, 1) "F0.0 I0.0 F1.0 W0.0 I1.0 W1.0\n", "stage 0: F1.0 " FULL},
     {CHUNKS("chunks 1", 1, 1) "F0.0 I0.0 E0.0>h L0.0<h W0.0\n",
      "stage 0: E0.0>h comes after I; evict the bundle before its I"},
     {CHUNKS("chunks 1", 1, 1) "F0.1 I0.0 W0.0\n", "stage 0: F0.1 names a chunk that does not exist"},
