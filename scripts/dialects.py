@@ -154,7 +154,10 @@ def megatron_rest(config):
     words += ["--no-masked-softmax-fusion"] * (attention["softmax"] == "unfused")
     words += ["--reset-attention-mask"] * (data["mask_documents"] == "on")
     words += ["--reset-position-ids"] * (data["reset_positions"] == "on")
-    words += ["--bf16"] * (train["precision"] == "bf16") + ["--optimizer", "adam"]
+    words += ["--bf16"] * (train["precision"] == "bf16") + ["--optimizer", train["optimizer"].replace("adamw", "adam")]
+    if train["optimizer"] == "muon":
+        words += ["--muon-momentum", train["muon_momentum"], "--muon-extra-scale-factor", train["muon_scale"],
+                  "--muon-nesterov", "--muon-coefficient-type", "simple"]
     words += ["--min-lr", train["lr"] * train["min_lr_ratio"]]
     words += ["--lr-decay-style", train["schedule"].replace("wsd", "WSD")]
     if train["schedule"] == "wsd":

@@ -542,7 +542,7 @@ def zero(s, config, lacking=None):
     fsdp = any(name in s for name in FSDP)
     if not fsdp:  # which alone has this
         s.quiet("data-parallel-sharding-strategy")
-    cut_there = any(given) or fsdp or stage > 0
+    cut_there = any(given) or fsdp or stage > 0 or s.peek("optimizer") == "dist_muon"
     if not cut_there and copies > 1:
         experts, rest = parameters(config["model"])  # experts are sharded over their own ranks there, too
         t, e = parallel["tensor"], parallel.get("expert", 1)

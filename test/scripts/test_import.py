@@ -606,8 +606,8 @@ def test_deepspeeds_json_is_read_beside_megatrons_flags(tmp_path):
                  "train.precision": "bf16", "schedule.recompute_layers": 8})
     assert "the script starts 2 runs; this is the first" in comments and "attention is not fused there" in comments
     assert "--use-distributed-optimizer is not given" not in comments  # ZeRO-1
-    shards = words("--nproc_per_node 8", "--overlapped-distributed-optimizer")
-    assert "--use-distributed-optimizer is not given" not in shards.stdout
+    for shards in ("--overlapped-distributed-optimizer", "--optimizer dist_muon"):
+        assert "--use-distributed-optimizer is not given" not in words("--nproc_per_node 8", shards).stdout
     more = ('"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8,'
             ' "data_types": {"grad_accum_dtype": "bf16"}')
     text = DEEPSPEED.replace('"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1', more)
