@@ -295,10 +295,10 @@ int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log 
     double own = file_join(manifest, dir, CHECKPOINT_MANIFEST, NULL) == 0 && access(manifest, F_OK) == 0;
     Load load = {.stage = stage, .world = world, .log = log, .all = world_log(world, log)};
     if (world_max(world, &own, 1, err) != 0) return -1;
-    if (own > 0.0 && verify_(&load, dir, &mine) != 0)
-        return !mine.everywhere
-                   ? (*err = mine, -1)
-                   : error_on_all(err, mine.code, "%.900s; set checkpoint.init_from to another checkpoint", mine.text);
+    if (own > 0.0 && verify_(&load, dir, &mine) != 0) {
+        if (!mine.everywhere) return *err = mine, -1; // ranks cannot communicate
+        return error_on_all(err, mine.code, "%.900s; set checkpoint.init_from to another checkpoint", mine.text);
+    }
     uint64_t sum = 0;
     if (source_open_model(&load.source, dir, &mine) == 0 && hf_config_compare(stage->config, dir, false, &mine) == 0)
         source_sample(&load.source, &sum, &mine);

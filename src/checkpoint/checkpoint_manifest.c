@@ -425,15 +425,12 @@ int checkpoint_check_resume(const Config *config, const char *resume, bool if_an
         const char *what = access(resume, F_OK) != 0 ? "there is no such folder"
                            : candidates.count == 0   ? "there is no checkpoint in it"
                                                      : "no checkpoint in it has a readable manifest";
-        const char *dir = config->checkpoint.dir;
-        bool others = trains && checkpoint_check_dir(config, resume, NULL) != 0; // a start at step 0 is refused too
+        const char *way = "", *folder = "";
+        if (trains) way = ", or start at step 0 with --resume-if-any ", folder = resume;
+        if (trains && checkpoint_check_dir(config, resume, NULL) != 0) // such a start is refused, too
+            way = ", as is checkpoint.dir: ", folder = config->checkpoint.dir;
         status = error_set(err, EXIT_USAGE, "--resume %s: %s; name a folder with a run's checkpoints%s%s", resume, what,
-                           others   ? ", as is checkpoint.dir: "
-                           : trains ? ", or start at step 0 with --resume-if-any "
-                                    : "",
-                           others   ? dir
-                           : trains ? resume
-                                    : "");
+                           way, folder);
     }
     free(candidates.names);
     return status;

@@ -422,8 +422,9 @@ static void add_value_(char *list, size_t size, const JsonValue *value) {
 }
 
 // Compares the configuration in the checkpoint's training.json with this run's; both are JSON, so no key is listed
-// here. Logs one line with the keys that differ, except those that change neither model nor sums, one if other kernels
-// compute the products, and one if a decayed learning rate rises again; nothing if training.json lacks the keys.
+// here. Logs one line with the keys that differ, except in sections that change neither model nor sums, one if other
+// kernels compute the products, and one if a decayed learning rate rises again; nothing of keys that training.json
+// lacks.
 static void tell_resumed_(const Run *run) {
     const ResumePoint *from = &run->from;
     const TrainConfig *train = &run->config->train;
