@@ -537,6 +537,8 @@ def zero(s, config, lacking=None):
     if stage > 1:
         s.say("memory", f"{s.spelling('zero-stage')} {stage}: ZeRO-1 is planned, which shards optimizer state over"
                         " data ranks, but neither gradients nor parameters")
+    if "deepspeed" in s:
+        lacking = "zero_optimization.stage is 0, or not known"
     lacking = lacking or f"{s.spelling('use-distributed-optimizer')} is not given"
     given = [s.flag(name) for name in ("use-distributed-optimizer", "overlapped-distributed-optimizer")]
     fsdp = any(name in s for name in FSDP)
@@ -635,7 +637,9 @@ def steps_of(s, train, seq_len, total, grown, used):
     train["warmup_steps"] = round(fraction * (end or steps)) if fraction is not None else warm
     decay = in_steps("lr-wsd-decay", None)
     if decay is not None:
-        train["decay_steps"] = min(decay, train["steps"])
+        train["decay_steps"] = min(decay, max(0, train["steps"] - train["warmup_steps"]))
+        if decay > train["decay_steps"]:
+            s.say("training", f"{s.spelling('lr-wsd-decay-iters')} {decay}: the decay begins after the warm-up here")
     if end and abs(end - steps) > 1:
         s.say("training", f"the learning rate falls until step {end} there ({s.spelling('lr-decay-iters')}, -samples)"
                           f" and until the last, {steps}, here")
@@ -831,9 +835,15 @@ def deepspeed_file(s, path, files):
         value = s.take("ds." + key)
         if is_off(value) or value == "auto":
             continue
+        engines = category != "batch"  # DeepSpeed's engine reads these from its file alone
         if flag in s and s.peek(flag) != str(value):
-            s.say(category, f"{readable(where)} says {value} for --{flag} {s.peek(flag)}; the flag is planned")
-        s.values.setdefault(flag, ("ds." + key, value))
+            s.say(category, f"{readable(where)} says {value} for --{flag} {s.peek(flag)}; the"
+                            f" {'file' if engines else 'flag'} is planned")
+        if engines or flag not in s.values:
+            s.values[flag] = ("ds." + key, value)
+    if s.peek("zero-stage") in ("1", "2", "3") and "bf16" in s and "ds.data_types.grad_accum_dtype" not in s:
+        s.say("precision", "data_types.grad_accum_dtype is not given: gradients are summed in bf16 there, in fp32 here:"
+                           " 2 bytes per parameter more")
     rows = rows_of("deepspeed")
     s.effects(rows, "ds.")
     quiet = quiet_of(rows)

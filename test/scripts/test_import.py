@@ -336,6 +336,7 @@ def test_a_number_that_deepspeeds_json_gets_from_elsewhere_is_named(tmp_path):
     comments, _ = converted(tmp_path, "megatron", DEEPSPEED.replace("run_it()", "sed -i s/6/8/ ds.json\nrun_it()"),
                             after=["--global-batch-size", "16", "--micro-batch-size", "1"])
     assert "precision: --deepspeed_config ds.json: the content of this file is unknown" in comments
+    assert "memory: zero_optimization.stage is 0, or not known: every data rank holds all optimizer state" in comments
 
 
 def test_what_matters_most_comes_first_and_what_does_not_matter_is_one_line():
@@ -415,6 +416,7 @@ def test_words_that_cannot_be_planned_are_refused(more, sentence):
     ("--transformer-impl local", "attention.mode", "none"),
     ("--recompute-granularity selective", "attention.mode", "flash"),
     ("--lr-decay-style WSD --lr-wsd-decay-iters 10 --lr-wsd-decay-style minus_sqrt", "train.decay_shape", "1-sqrt"),
+    ("--lr-decay-style WSD --lr-warmup-iters 50 --lr-wsd-decay-iters 80", "train.decay_steps", 50),
     ("--fp8-format e4m3 --fp8-recipe mxfp8", "train.fp8", "mx"),
     ("--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 1", "schedule.chunks", 2),
     ("--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 3", "parallel.layers", [3, 5]),
@@ -616,9 +618,14 @@ def test_deepspeeds_json_is_read_beside_megatrons_flags(tmp_path):
     assert "8 microbatches (ds.gradient_accumulation_steps) per step on each data rank, 64 sequences" in comments
     assert "memory: ds.zero_optimization.cpu_offload True: optimizer and parameters stay on the GPU" in comments
     assert "precision: ds.data_types.grad_accum_dtype bf16: gradients are summed in fp32 here" in comments
-    comments, config = converted(tmp_path, "megatron", text, after=["--global-batch-size", "32"])
+    comments, config = converted(tmp_path, "megatron", text, after=["--global-batch-size", "32", "--clip-grad", "2"])
     assert config["train"]["global_batch"] == 32
     assert "ds.gradient_accumulation_steps 8: --global-batch-size 32 is planned, 4 microbatches" in comments
+    assert config["train"]["grad_clip"] == 0.5 and "ds.json says 0.5 for --clip-grad 2; the file is" in comments
+    halves = DEEPSPEED.replace('"bf16": {', '"bf16": {"bf16_master_weights_and_grads": true, ')
+    comments, _ = converted(tmp_path, "megatron", halves)
+    assert "bf16_master_weights_and_grads True: masters, gradients and moments are planned in fp32" in comments
+    assert "data_types.grad_accum_dtype is not given: gradients are summed in bf16 there" in comments
 
 
 def test_torchtitans_names_of_2024_are_read(tmp_path):
