@@ -18,6 +18,7 @@ from pathlib import Path
 import dialects
 from foreign import megatron, nanotron, torchtitan
 from foreign.documents import settings_of
+from foreign.settings import NORMS_DECAY
 from run_files import GIB, Failure, ask_family, finish
 
 # Keys without effect on the layout, the memory or the update of a step.
@@ -93,6 +94,8 @@ def notes(options, plan, text):
     if train["tokens"] != "auto" and train["batch_ramp"] == "none" and train["steps"] * each < 0.99 * train["tokens"]:
         share = 100 * train["steps"] * each / train["tokens"]
         yield f"train.steps ends the run after {share:.2g} % of train.tokens; steps: auto takes all"
+    if options.to != "megatron" and train["weight_decay"] > 0:
+        yield NORMS_DECAY
     if options.to == "torchtitan" and "flavor" not in text:
         model = config["model"]
         lacks = "layer of GPT" if model["family"] == "gpt" else "experts" if model["experts"] > 0 else ""

@@ -7,7 +7,7 @@ from run_files import Failure
 
 from .documents import overridden, read_yaml, settings_of
 from .megatron import zero
-from .settings import rows_of
+from .settings import NORMS_DECAY, rows_of
 
 M = "model.model_config."
 ROWS = rows_of("nanotron")
@@ -27,13 +27,15 @@ def convert(s, gpus=None, model=None):
     ours["kv_heads"] = s.number(M + "num_key_value_heads", int, known.get("kv_heads", ours["heads"]), low=1)
     ours["head_dim"] = s.number(M + "head_dim", int, known.get("head_dim", wide), low=1)
     ours["tie_embeddings"] = s.flag(M + "tie_word_embeddings", False)
-    ours["qkv_bias"] = s.flag(M + "attention_bias", False)
+    qwen = s.flag(M + "is_qwen2_config")
+    ours["qkv_bias"] = s.flag(M + "attention_bias", False) and qwen  # which its LLaMA does not read
     ours["qk_norm"] = s.flag(M + "qk_norm", False)
     act = s.text(M + "hidden_act", "silu")
     if act not in ("silu", "swish"):
         s.say("model", f"hidden_act {act}: the gate is planned as SwiGLU; sizes are the same")
     rope(s, ours)
-    if s.flag(M + "_use_doc_masking"):
+    flex = s.text(M + "flex_attention_mask", "") if s.peek(M + "_attn_implementation") == "flex_attention" else ""
+    if any([s.flag(M + "_use_doc_masking"), "document" in flex]):
         config["data"] = {"mask_documents": "on"}
     for name in [name for name in s.values if re.fullmatch(r"data_stages\[\d+\]\.sequence_length", name)]:
         if s.peek(name) != str(ours["seq_len"]):
@@ -54,7 +56,7 @@ def convert(s, gpus=None, model=None):
     precision(s, train)
     optimizer(s, train)
     penalty = s.number(M + "z_loss_coefficient", float, 1e-4, high=1000)
-    if s.flag(M + "z_loss_enabled") and not s.flag(M + "is_qwen2_config"):  # nanotron's Qwen 2 has no z-loss
+    if s.flag(M + "z_loss_enabled") and not qwen:  # nanotron's Qwen 2 has no z-loss
         train["z_loss"] = penalty
     if "optimizer.zero_stage" in s:
         s.values["zero-stage"] = ("optimizer.zero_stage", s.take("optimizer.zero_stage"))
@@ -94,9 +96,9 @@ def precision(s, train):
     train["precision"] = "fp32" if kind == "float32" else "bf16"
     if kind not in ("float32", "bfloat16"):
         s.say("precision", f"model.dtype {kind}: is planned as bf16")
-    if not s.flag("optimizer.accumulate_grad_in_fp32", True):
-        s.say("precision", "optimizer.accumulate_grad_in_fp32 false: gradients are planned in fp32, 2 bytes"
-                           " per parameter more")
+    if not s.flag("optimizer.accumulate_grad_in_fp32", True) and train["precision"] == "bf16":
+        s.say("precision", "optimizer.accumulate_grad_in_fp32 false: masters, moments and gradients are planned in"
+                           " fp32, 10 bytes per parameter more")
 
 
 def rope(s, model):
@@ -124,6 +126,10 @@ def optimizer(s, train):
     name = s.text("optimizer.optimizer_factory.name", "adamW")
     if name.lower() != "adamw":
         s.say("memory", f"optimizer {name}: AdamW is planned, with two moments in fp32")
+    if train["weight_decay"] > 0 and "optimizer.weight_decay_exclude_named_params" not in s:
+        s.say("training", NORMS_DECAY)
+    if s.peek("model.init_method.scaling_method") == "NUM_LAYERS":  # its default, and what is planned
+        s.quiet("model.init_method.scaling_method")
     lr, warm = train["lr"], train["warmup_steps"]
     low = s.number(R + "min_decay_lr", float, lr, high=100)
     if low > lr:

@@ -42,7 +42,7 @@ SPELLINGS = {
 FLAGS = {"bias": "not disable-bias-linear", "add_bias_linear": "not disable-bias-linear",
          "share_embeddings_and_output_weights": "not untie-embeddings-and-output-weights",
          "muon_split_qkv": "not muon-no-split-qkv", "fsdp": "use-torch-fsdp2", "fp8_wgrad": "not no-fp8-wgrad",
-         "megatron_amp_O2": "not without-amp-O2"}
+         "megatron_amp_O2": "not without-amp-O2", "use_scaled_init_method": "not no-scaled-init-method"}
 IDLE = ("fp8_hybrid", "fp8_e4m3", "model_parallel_size")  # ignored: other keys set the same
 NODES, GPUS = ("num_nodes", "nnodes"), ("devices", "gpus_per_node", "num_gpus_per_node", "num_gpus")
 REFUSED = {
@@ -108,11 +108,23 @@ def convert(source, gpus=None, model=None):
         elif re.match(r"defaults(\[|$)", name) and source.values[name][1] != ["_self_"]:
             source.effect(name, "unknown", "other files are not read; their settings are not planned")
     front = launcher(source)
+    flags.defaults = {"lr-decay-style": "constant", "group-query-attention": True, "muon-momentum": 0.95}
+    flags.defaults |= absent({name.rpartition(".")[0] for name in source.values})
     special(source, flags)
     renamed(source, flags)
     source.values = {}
-    flags.defaults = {"lr-decay-style": "cosine", "group-query-attention": True, "muon-momentum": 0.95}
     return megatron.convert(flags, gpus, front, None, model)
+
+
+def absent(sections):
+    """Returns defaults of flags that differ from Megatron-LM's: of Megatron-Bridge, of NeMo 1, which clips only by
+    trainer.gradient_clip_val and has a constant rate without `sched`, or of NeMo 2's CosineAnnealingScheduler."""
+    if sections & {"train", "optimizer", "scheduler"}:
+        return {"lr-decay-style": "linear"}
+    if "model.optim" in sections:
+        return {"clip-grad": 0.0} | ({"lr-decay-style": "cosine"} if "model.optim.sched" in sections else {})
+    cosine = {"lr-decay-style": "cosine", "lr-warmup-iters": 750, "min-lr": 6e-5}
+    return cosine if "optim.lr_scheduler" in sections else {}
 
 
 def launcher(source):
@@ -165,14 +177,15 @@ def special(source, s):
             put("optimizer", value)
             if value in ("mcore_distributed_optim", "distributed_fused_adam"):
                 put("use-distributed-optimizer", True)
-        elif name.endswith("sched.name"):
-            put("lr-decay-style", "cosine" if value == "CosineAnnealing" else str(value))
+        elif name.endswith(("sched.name", "lr_scheduler._target_")):
+            style = str(value).rpartition(".")[2].removesuffix("Scheduler")
+            put("lr-decay-style", "cosine" if style == "CosineAnnealing" else style, value)
         elif last == "constant_steps" and isinstance(value, int):
             if value > 0:
                 s.say("training", f"{name} {value}: the learning rate falls until the last step here")
             else:
                 s.quiet_ones.append(f"{name} {value}")
-        elif name.endswith("optim.sched.max_steps"):
+        elif re.search(r"(optim\.sched|scheduler)\.max_steps$", name):
             put("lr-decay-iters", value)
         elif re.search(r"tokenizer\.((tokenizer_)?(type|model)|vocab_(file|size))$", name):
             put(last.replace("_", "-") if "_" in last else f"tokenizer-{last}", value)

@@ -17,6 +17,7 @@ CATEGORIES = ("world", "precision", "length", "batch", "model", "memory", "speed
 REQUIRED = object()
 # Kinds of numbers in settings.tsv: type, minimum, maximum.
 KINDS = {"count": (int, 1, 10**7), "steps": (int, 0, 1 << 53), "share": (float, 0, 1), "real": (float, 0, 1e12)}
+NORMS_DECAY = "norms and biases have weight decay there, none here"
 # Values that ask for what is planned anyway, so that the setting has no effect to report.
 AS_PLANNED = ("fp32", "float32", "torch.float32", "vanilla", "optim", "multihead", "pre_ln", "constant")
 

@@ -6,7 +6,7 @@ import tomllib
 from run_files import Failure
 
 from .documents import overridden, settings_of
-from .settings import is_off, is_zero, rows_of
+from .settings import NORMS_DECAY, is_off, is_zero, rows_of
 
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zb-v": "ZBVZeroBubble",
              "dualpipe-v": "DualPipeV"}
@@ -50,12 +50,17 @@ def convert(s, gpus=None, model=None):
     s.quiet("model.norm_type")
     config = s.begin(ROWS, {})
     config["model"] = (FLAVORS[key] if model is None else model) | config["model"]
-    split(s, config, gpus)
+    sharded = split(s, config, gpus)
     batch(s, config)
     pipeline(s, config)
-    precision(s, config)
+    precision(s, config, sharded)
     recompute(s, config)
     rate(s, config["train"])
+    balance(s, config, name)
+    if not any([s.flag("compile.enable"), s.flag("training.compile")]):
+        s.say("speed", "compile.enable is not set: kernels are not fused there, which takes longer than planned")
+    if config["train"]["weight_decay"] > 0:
+        s.say("training", NORMS_DECAY)
     optimizer = s.text("optimizer.name", "AdamW")
     if optimizer.lower() == "muon":
         config["train"]["optimizer"] = "muon"
@@ -75,14 +80,17 @@ def convert(s, gpus=None, model=None):
 
 
 def split(s, config, gpus):
+    """Sets the ranks. Returns how many of them shard parameters."""
     parallel = config["parallel"]
     p, t, c = parallel["pipeline"], parallel["tensor"], parallel["context"]
     for name in EXPERTS:
         ranks = s.number(name, int, 1, low=-1)
-        if ranks > 1 and config["model"].get("experts", 0) > 1 and "tensor" not in name:
+        if ranks != 1 and config["model"].get("experts", 0) < 2:
+            raise Failure(f"{name} {ranks}: needs a model with experts; give --model FILE, or leave it out")
+        if "tensor" not in name and ranks > 1:
             parallel["expert"] = ranks
         elif ranks != 1:
-            raise Failure(f"{name} {ranks}: needs a model with experts; give --model FILE, or leave it out")
+            s.say("world", f"{name} {ranks}: every expert is whole here")
     shard = s.number("parallelism.data_parallel_shard_degree training.data_parallel_shard_degree"
                      " training.data_parallel_degree", int, -1, -1)
     copies = s.number("parallelism.data_parallel_replicate_degree training.data_parallel_replicate_degree", int, 1, 1)
@@ -107,6 +115,7 @@ def split(s, config, gpus):
     sections = ("parallelism", "experimental", "training", "compile")
     asynchronous = [s.flag(f"{section}.enable_async_tensor_parallel") for section in sections]
     parallel["overlap"] = "auto" if any(asynchronous) else "off"
+    return parallel["data"] // copies
 
 
 def batch(s, config):
@@ -123,6 +132,9 @@ def batch(s, config):
     if total % (micro * parallel["data"]) or total < 1:
         raise Failure(f"global_batch_size {total}: is not a multiple of micro-batch {micro} times"
                       f" {parallel['data']} data ranks; give --gpus N")
+    if parallel["pipeline"] > 1 and total > local * parallel["data"]:
+        s.say("speed", f"local_batch_size {local}: the pipeline drains {total // (local * parallel['data'])} times a"
+                       " step there, once here")
 
 
 def pipeline(s, config):
@@ -172,9 +184,14 @@ def weighted(stages, layers, first, last):
     return counts
 
 
-def precision(s, config):
-    train = config["train"]
+def precision(s, config, sharded):
+    train, model, parallel = (config[name] for name in ("train", "model", "parallel"))
     kind = s.text("training.mixed_precision_param", "bfloat16")
+    # maybe_enable_amp of distributed/utils.py: without FSDP, these ranks compute in training.dtype
+    wide = sharded * parallel["context"] == 1 < parallel["tensor"] * parallel["pipeline"]
+    if wide and kind != "float32" and "bfloat16" not in s.peek("training.dtype"):
+        s.say("precision", "data_parallel_shard_degree 1: without FSDP, tensor and pipeline ranks compute in fp32")
+        kind = "float32"
     train["precision"] = "fp32" if kind == "float32" else "bf16"
     if kind not in ("float32", "bfloat16"):
         s.say("precision", f"training.mixed_precision_param {kind}: is planned as bf16")
@@ -192,10 +209,24 @@ def precision(s, config):
     recipes = [s.text(f"{table}.recipe_name")
                for table in ("float8", "quantize.linear.float8", "quantize.linear.mx", "mx")]
     recipe = next((each for each in recipes if each), None)
-    if eight or mx:
+    if (eight or mx) and max(model.get("experts", 0), model.get("kv_lora", 0)) > 1:
+        s.say("precision", "fp8: experts and latent attention are planned in bf16")
+    elif (eight or mx) and train["precision"] == "fp32":
+        s.say("precision", "fp8: is planned only beside bf16")
+    elif eight or mx:
         train["fp8"] = "mx" if mx else "tensor"
         scales = f"; {recipe} scales there" if recipe else ""
         s.say("precision", f"fp8: train.fp8 {train['fp8']}, for the products of the layers{scales}")
+
+
+def balance(s, config, name):
+    """MoEArgs.load_balance_coeff, which has no key, is 1e-3 in every model that updates its biases."""
+    if config["model"].get("experts", 0) < 2 or name == "qwen3":
+        return
+    if config["model"].get("router") == "sigmoid":
+        config["train"] |= {"balance": "bias", "balance_rate": 1e-3}
+    else:
+        s.say("training", "a softmax router has no balancing bias here; times are the same")
 
 
 def recompute(s, config):
@@ -209,8 +240,8 @@ def recompute(s, config):
     each = max(sum(row[rank] for row in rows) for rank in range(p))
     if mode == "full":
         schedule["recompute_layers"] = each
-    elif mode == "selective" and option.isdigit() and int(option) > 0:
-        again = schedule["recompute_layers"] = each // int(option)
+    elif mode == "selective" and option.isdigit():  # 0 is 1 there
+        again = schedule["recompute_layers"] = each // max(int(option), 1)
         s.say("memory", f"activation_checkpoint selective {option}: {again} layers of a stage are recomputed, one"
                         f" in {option} there")
     elif mode == "selective":
@@ -222,17 +253,24 @@ def recompute(s, config):
 
 
 def rate(s, train):
+    """Sets the learning rate. Every decay but a linear or cosine one from the warm-up on is the end of a wsd."""
     ratio = s.number("lr_scheduler.decay_ratio", float, None, high=1)
     shape = s.text("lr_scheduler.decay_type", "linear")
-    decay = None if ratio is None else round(train["steps"] * ratio)
-    if ratio == 0:
-        train["schedule"] = "constant"
-    elif decay is not None and decay + train["warmup_steps"] < train["steps"]:
-        known = shape if shape in ("linear", "cosine", "sqrt") else "linear"
-        train |= {"schedule": "wsd", "decay_steps": max(1, decay), "decay_shape": known}
-    else:
-        train["schedule"] = shape if shape in ("linear", "cosine") else "linear"
-    if shape not in ("linear", "cosine", "sqrt") or (shape == "sqrt" and train["schedule"] != "wsd"):
+    steps = s.number("lr_scheduler.total_steps", int, train["steps"], low=1)
+    train["warmup_steps"] = min(train["warmup_steps"], steps)
+    most = steps - train["warmup_steps"]
+    decay = most if ratio is None else min(round(steps * ratio), most)
+    left = min(decay, train["steps"] - train["warmup_steps"])  # of the decay, at most
+    if shape not in ("linear", "cosine", "sqrt"):
         s.say("training", f"lr_scheduler.decay_type {shape}: a linear decay is planned")
+        shape = "linear"
+    if left < 1:
+        train["schedule"] = "constant"
+    elif decay == most and shape != "sqrt":
+        train["schedule"] = shape
+    else:
+        train |= {"schedule": "wsd", "decay_steps": left, "decay_shape": shape}
+    if steps != train["steps"]:
+        s.say("training", f"lr_scheduler.total_steps {steps}: the learning rate falls until the last step here")
     if train["min_lr_ratio"] > 1:
         raise Failure("lr_scheduler.min_lr_factor: is above 1; use a fraction of optimizer.lr")

@@ -39,6 +39,7 @@ def test_context_ranks_are_said_and_read(tmp_path, program):
     answer = export(path, program)
     assert re.search("context.parallel.(size 4|degree = 4)", answer.stdout), answer.stderr
     assert not {"parallel.context", "parallel.data"} & unsaid(answer)
+    assert ("norms and biases have weight decay there" in answer.stdout) == (program == "torchtitan")
 
 
 @pytest.mark.parametrize("keys, said, unsaid", [
@@ -152,6 +153,7 @@ def test_what_cannot_be_said_is_named(tmp_path):
     path.write_text(text.replace("name: 1f1b", "name: gpipe") + "# unlike family: gpt\n")
     answer = export(path, "torchtitan").stdout
     assert '"GPipe"' in answer and "bytes of a rank are not known: torchtitan has no schedule.name gpipe" in answer
+    assert 'cannot be said: train.precision: "bf16"; it becomes "fp32"' in answer  # pipeline 8 and data 1
     path.write_text(text.replace("  heads: 64", "  heads: 64\n  head_dim: 64").replace("steps: 100\n", "steps: 100\n"
                     "  optimizer: muon\n  batch_ramp: [[9, 256]]\n"))
     lost = {"model.head_dim", "train.optimizer", "train.batch_ramp", "parallel.layers"}

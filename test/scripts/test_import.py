@@ -745,6 +745,62 @@ def test_nemos_yaml_is_read(tmp_path):
     assert "model.teacher: distillation cannot be planned" in sentence
 
 
+EIGHT_B = '[model]\nname = "llama3"\nflavor = "8B"\n'
+OPTIM, SCHED = NEMO.partition("  optim:")[0], "CosineAnnealing, warmup_steps: 500, constant_steps: 0, min_lr: 1.0e-5"
+NEMO_2 = OPTIM + "optim: {config: {optimizer: adam, lr: 1.0e-4}, lr_scheduler: {_target_: nemo.%s, max_steps: 5000}}\n"
+BRIDGE = OPTIM + "scheduler: {max_steps: 9000}\ntrain: {train_iters: 5000}\noptimizer: {lr: 1.0e-4}\n"
+FLEX = "_attn_implementation: flex_attention, flex_attention_mask: document, sliding"
+
+
+@pytest.mark.parametrize("program, text, keys, sentence", [
+    ("torchtitan", EIGHT_B + "[parallelism]\ntensor_parallel_degree = 8\n", {"train.precision": "fp32"},
+     "without FSDP, tensor and pipeline ranks compute in fp32"),
+    ("torchtitan", EIGHT_B + "[parallelism]\ntensor_parallel_degree = 4\n", {"train.precision": "bf16"},
+     "speed: compile.enable is not set: kernels are not fused there"),
+    ("torchtitan", EIGHT_B + "[training]\nsteps = 100\n", {"train.warmup_steps": 100, "train.schedule": "constant"},
+     "training: norms and biases have weight decay there, none here"),
+    ("torchtitan", EIGHT_B + "[lr_scheduler]\ntotal_steps = 20000\ndecay_type = 'sqrt'\n",
+     {"train.schedule": "wsd", "train.decay_steps": 9800, "train.decay_shape": "sqrt"},
+     "lr_scheduler.total_steps 20000: the learning rate falls until the last step here"),
+    ("torchtitan", EIGHT_B + "[activation_checkpoint]\nselective_ac_option = '0'\n", {"schedule.recompute_layers": 32},
+     "selective 0: 32 layers of a stage"),
+    ("torchtitan", EIGHT_B + "[parallelism]\npipeline_parallel_degree = 4\n[training]\nglobal_batch_size = 64\n",
+     {"train.global_batch": 64}, "local_batch_size 8: the pipeline drains 4 times a step there"),
+    ("nanotron", NANO.replace("is_llama_config", "attention_bias"), {"model.qkv_bias": False}, "weight decay there"),
+    ("nanotron", NANO.replace("is_llama_config", "attention_bias: true, is_qwen2_config").replace("sliding", FLEX),
+     {"model.qkv_bias": True, "data.mask_documents": "on"}, "sliding_window_size"),
+    ("nanotron", NANO.replace("fp32: true", "fp32: false").replace("std: 0.02", "std: 0.02, scaling_method: NUM_LAYERS"),
+     {}, "masters, moments and gradients are planned in fp32, 10 bytes per parameter more"),
+    ("nanotron", NANO.replace("std: 0.02", "use_mup: true"), {"train.init_std": 0.025}, "use_mup True: all tensors"),
+    ("nemo", NEMO.replace("gradient_clip_val: 1.0, ", ""), {"train.grad_clip": 0.0}, ""),
+    ("nemo", NEMO + "  use_scaled_init_method: false\n", {}, "use_scaled_init_method False: projections into the"),
+    ("nemo", NEMO.replace(f",\n          sched: {{name: {SCHED}}}", ""), {"train.schedule": "constant"}, ""),
+    ("nemo", NEMO_2 % "CosineAnnealingScheduler", {"train.schedule": "cosine", "train.warmup_steps": 750}, ""),
+    ("nemo", NEMO_2 % "NoamAnnealingScheduler", {}, "NoamAnnealingScheduler NoamAnnealing: cosine is planned"),
+    ("bridge", BRIDGE, {"train.schedule": "linear", "train.steps": 5000, "train.grad_clip": 1.0}, "until step 9000"),
+])
+def test_what_a_program_does_without_being_told_is_planned_or_named(tmp_path, program, text, keys, sentence):
+    comments, config = converted(tmp_path, program, text, *(("--gpus", "8") if program == "torchtitan" else ()))
+    has(config, keys)
+    assert sentence in comments and "scaling_method NUM_LAYERS:" not in comments
+    assert plan(tmp_path, config, *B200)["step_ms"] > 0
+
+
+def test_torchtitan_balances_experts_without_being_told(tmp_path):
+    text = '[model]\nname = "%s"\nconverters = ["float8"]\n[parallelism]\nexpert_parallel_degree = 8\n'
+    text += "expert_tensor_parallel_degree = 2\n[debug]\nmoe_force_load_balance = true\n"
+    for name, model, balance in (("deepseek_v3", "deepseek_v3", "bias"), ("qwen3", "qwen3_30b_a3b", None),
+                                 ("llama4", "mixtral_8x7b", None)):
+        model = ("--gpus", "64", "--model", ROOT / f"configs/{model}.yaml")
+        comments, config = converted(tmp_path, "torchtitan", text % name, *model)
+        has(config, {"train.balance": balance, "train.fp8": None, "parallel.expert": 8})
+        assert ("a softmax router has no balancing bias here" in comments) == (name == "llama4")
+        for sentence in ("fp8: experts and latent attention are planned in bf16", "every expert is whole here",
+                         "debug.moe_force_load_balance True: tokens are spread evenly"):
+            assert sentence in comments
+        assert plan(tmp_path, config, *B200)["step_ms"] > 0
+
+
 def test_sizes_come_from_a_model_where_the_input_has_none(tmp_path):
     text = ("model: {tensor_model_parallel_size: 2, seq_length: 4096}\n"
             "train: {micro_batch_size: 1, global_batch_size: 64, train_iters: 50}\n")
