@@ -42,7 +42,7 @@ void begin_meeting(int number) {
     int near = 0;
     for (auto [node, count] : ranks) near = std::max(near, count);
     // No sooner than inside a node.
-    double inside = exchange             ? cost_exchange(&cost(), sent - (double)e.away, near, 0, 1)
+    double inside = exchange             ? cost_exchange(&cost(), m->stays, near, 0, 1)
                     : ranks.size() > 1   ? sent / (message ? cost().pair : cost().tensor)
                     : message            ? cost_message(&cost(), sent, cost().pair)
                                          : cost_collective(&cost(), e.collective, (double)e.bytes, e.size);
@@ -52,7 +52,10 @@ void begin_meeting(int number) {
     m->state = MEETING_FLOWS;
     for (auto [node, count] : ranks) {
         if (message && node != node_of(e, e.source)) continue;
-        add_flow(number, node, m->latest, times * (exchange ? cost_exchange_flow((double)e.away * count) : sent));
+        double away = 0; // the ranks of an exchange send different amounts
+        for (int i = 0; i < m->arrived && exchange; i++)
+            if (node_of(e, m->members[i].rank) == node) away += (double)m->members[i].away;
+        add_flow(number, node, m->latest, times * (exchange ? cost_exchange_flow(away) : sent));
     }
     const int nodes = (int)ranks.size();
     m->latencies = message || exchange ? cost_message(&cost(), 0, 1)
@@ -90,10 +93,10 @@ int arrive(int process, int line, const Encounter &e, double time, Work &work) {
     }
     Meeting *m = &timeline()->meetings[found];
     check_agreement(m, e);
-    m->encounter.bytes = std::max(m->encounter.bytes, e.bytes); // the ranks of an exchange send different amounts
     m->encounter.away = std::max(m->encounter.away, e.away);
+    m->stays = std::max(m->stays, (double)e.bytes * (e.size - 1) / e.size - (double)e.away);
     m->latest = m->arrived == 0 ? time : std::max(m->latest, time);
-    m->members[m->arrived].process = process, m->members[m->arrived].line = line;
+    m->members[m->arrived] = {process, line, e.source, e.away};
     m->arrived++;
     if (m->arrived < members_of(e)) return found;
     begin_meeting(found);

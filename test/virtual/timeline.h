@@ -64,8 +64,10 @@ struct Meeting {
     Encounter encounter;
     int arrived, left, flows;
     double latest, end, latencies; // after its last flow
+    double stays;                  // of an exchange: the most bytes that a rank sends inside its node
     struct {
-        int process, line;
+        int process, line, rank;
+        int64_t away;
     } members[RANKS];
 };
 
