@@ -97,23 +97,26 @@ bool counted_moves(const Gpu *gpu, const Config *config, const StageShape *stage
     return message > LINK_CTAS / 128.0 * flops / rate;
 }
 
-// Sets the size of a group and, if such groups leave their nodes, how. The groups of a node share its network; in an
-// exchange, all ranks send at the same time. Only the gathers of weights, after the update, begin on all stages at
-// once: what other stages' groups delay during actions is added by the simulation of the pipeline (SimulateShares).
-static void set_group_(const CountSource *source, CountKey *key, int group, RankGroup kind, int64_t size) {
+// Sets the size of a group and, if it leaves its node, how: the fastest of the links that it has in `stages` places.
+// The groups of a node share its network; in an exchange, all ranks send at the same time. Only the gathers of weights,
+// after the update, begin on all stages at once: what other stages' groups delay during actions is added by the
+// simulation of the pipeline (SimulateShares).
+static void set_group_(const CountSource *source, const StagePlace *places, int64_t stages, CountKey *key, int group,
+                       RankGroup kind, int64_t size) {
     const Hardware *hardware = source->hardware;
-    const Config *config = source->config;
+    CountLinks fastest = {0}; // the key's are set field by field: the bytes between fields stay 0
     key->size[group] = (int)size;
-    if (size < 2) return;
-    GroupPlace place = hardware_place(hardware, config, kind);
-    if (place.leaving == 0) return;
-    int64_t ranks = hardware_place(hardware, config, GROUP_DATA).here; // ranks of a stage on a node
-    int64_t sharing = min_i64(place.leaving, hardware_domain(hardware, config));
-    if (kind == GROUP_EXPERTS) sharing = ranks;
-    else if (kind == GROUP_TENSOR || kind == GROUP_CONTEXT) sharing = min_i64(sharing, (ranks - 1) / place.near + 1);
-    double rate = hardware_network(hardware, config) / (double)sharing;
-    key->link[group].rate = fmin(rate, hardware->cost.tensor); // field by field: the bytes between fields stay 0
-    key->link[group].near = (int)place.near;
+    for (const StagePlace *place = places; size > 1 && place < places + stages; place++) {
+        int64_t near = place->of[kind].near, sharing = place->of[kind].leaving;
+        if (sharing == 0) return;
+        if (kind == GROUP_EXPERTS) sharing = place->of[GROUP_DATA].here;
+        if (key->update) sharing = place->of[kind].crowd;
+        double rate = fmin(hardware_network(hardware, source->config) / (double)sharing, hardware->cost.tensor);
+        fastest.rate = fmax(fastest.rate, rate);
+        fastest.near = max_int(fastest.near, (int)near);
+    }
+    key->link[group].rate = fastest.rate;
+    key->link[group].near = fastest.near;
 }
 
 static CountKey key_(const CountSource *source, const StageShape *stage) {
@@ -122,14 +125,18 @@ static CountKey key_(const CountSource *source, const StageShape *stage) {
     memset(&key, 0, sizeof key);
     memcpy(key.sizes, shape, sizeof key.sizes);
     key.sequence = shape->sequence;
-    set_group_(source, &key, TENSOR, GROUP_TENSOR, shape->tensor_ranks);
+    StagePlace *all = source->place == NULL ? hardware_places(source->hardware, source->config) : NULL;
+    const StagePlace *places = all != NULL ? all : source->place;
+    int64_t stages = all != NULL ? source->config->parallel.pipeline : 1;
+    set_group_(source, places, stages, &key, TENSOR, GROUP_TENSOR, shape->tensor_ranks);
     key.link[TENSOR].copies = shape->copies;
-    set_group_(source, &key, CONTEXT, GROUP_CONTEXT, shape->context_ranks);
+    set_group_(source, places, stages, &key, CONTEXT, GROUP_CONTEXT, shape->context_ranks);
     key.size[CONTEXT_LAST] = key.size[CONTEXT], key.link[CONTEXT_LAST] = key.link[CONTEXT];
     if (source->config->model.experts > 0) {
         key.fullest = fullest_(source->config);
-        set_group_(source, &key, EXPERTS, GROUP_EXPERTS, source->config->parallel.expert);
+        set_group_(source, places, stages, &key, EXPERTS, GROUP_EXPERTS, source->config->parallel.expert);
     }
+    free(all);
     key.theirs = source->config->hardware.trainer == TRAINER_NVIDIA;
     key.moving =
         !source->hardware->cpu && counted_moves(key.theirs ? NULL : source->hardware->gpu, source->config, stage);
@@ -395,8 +402,9 @@ UpdateTimes counted_update(const CountSource *source, const StageShape *stage) {
     key.first = stage->first, key.last = stage->last;
     key.dense = (int)stage->chunk[0].dense;
     int64_t replicas = config_replicas(source->config), experts = key.size[EXPERTS];
-    set_group_(source, &key, DATA, GROUP_DATA, replicas);
-    if (experts > 0) set_group_(source, &key, SAME_EXPERTS, GROUP_SAME_EXPERTS, replicas * parallel->tensor / experts);
+    int64_t same = experts > 0 ? replicas * parallel->tensor / experts : 1;
+    set_group_(source, source->place, 1, &key, DATA, GROUP_DATA, replicas);
+    set_group_(source, source->place, 1, &key, SAME_EXPERTS, GROUP_SAME_EXPERTS, same);
     // All layers add the same, except that Muon assigns matrices to ranks, and layers with and without experts differ.
     bool alike = source->config->train.optimizer != OPTIMIZER_MUON && key.dense == 0;
     int64_t counted = alike ? min_i64(stage->layers, MOST) : stage->layers, more = stage->layers - counted;

@@ -14,9 +14,10 @@ typedef struct CountSource {
     const Hardware *hardware;
     const Config *config;
     const Model *model;
-    Memo *memo;         // NULL: count again each time
-    bool split, beside; // count I and W too; count B or W during sums over data ranks
-    bool free_groups;   // collectives take no time: a lower bound
+    const StagePlace *place; // of the counted stage; NULL: for each group, that of the stage with the fastest links
+    Memo *memo;              // NULL: count again each time
+    bool split, beside;      // count I and W too; count B or W during sums over data ranks
+    bool free_groups;        // collectives take no time: a lower bound
 } CountSource;
 
 // Returns the standard deviation of the tokens per expert over their mean: hardware.expert_spread, or a guess, smaller
@@ -56,7 +57,8 @@ typedef struct UpdateTimes {
     double gather;
 } UpdateTimes;
 
-// Counts the work on a rank with these layers, and with the embedding and the head if `stage` has them.
+// Counts the work on a rank with these layers, and with the embedding and the head if `stage` has them. The source's
+// place must be given.
 UpdateTimes counted_update(const CountSource *source, const StageShape *stage);
 
 // Seconds of a microbatch, all slices together, on one layer in the middle of the model, and the seconds that the

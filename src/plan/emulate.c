@@ -192,7 +192,9 @@ static int emulate_one_(Subject *subject, FILE *file, Error *err) {
     double tensor = 0, exchange = 0;
     double input = times.seconds[TIMED_INPUT], weight = times.seconds[TIMED_WEIGHT];
     double all = forward + (backward > 0 ? backward : input + weight);
-    CountSource source = {.hardware = hardware, .config = config, .model = subject->model};
+    StagePlace *places = hardware_places(hardware, config);
+    CountSource source = {
+        .hardware = hardware, .config = config, .model = subject->model, .place = &places[subject->stage]};
     ChunkTimes *counted = xmalloc((size_t)at->shape.slices * sizeof *counted);
     for (int c = 0; c < at->chunks; c++) {
         counted_chunk(&source, at, &at->chunk[c], counted);
@@ -202,7 +204,7 @@ static int emulate_one_(Subject *subject, FILE *file, Error *err) {
             exchange += one->exchange + other->exchange;
         }
     }
-    free(counted);
+    free_all(counted, places);
     int64_t ranks = config->parallel.tensor * config->parallel.context;
     if (ranks == 1) exchange += tensor, tensor = 0;
     double waits = tensor + exchange;

@@ -1,5 +1,6 @@
 // Describes the device of a configuration. device/cost.c has the costs of single products, passes and collectives.
 #include "hardware_model.h"
+#include "base/alloc.h"
 #include "base/grid.h"
 #include "base/units.h"
 
@@ -8,8 +9,10 @@
 #include "device/device.h"
 #include "fits.h"
 #include "ranks/affinity.h"
+#include "ranks/topology.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 bool hardware_is_cpu(const Config *config) {
@@ -85,36 +88,59 @@ static int64_t before_(int64_t ranks, int64_t block, int64_t sets, int64_t set) 
 
 // Cuts the world into spans. A span's ranks are dealt to sets, in blocks: t tensor ranks are one block of one set; the
 // ranks of p stages are p sets of d blocks. The groups of a set have every `apart`-th of its ranks. Goes through the
-// domains until their pattern repeats.
-GroupPlace hardware_place(const Hardware *hardware, const Config *config, RankGroup group) {
+// domains until the pattern of groups and stages repeats. leaves: [stages] zeros.
+static void place_(const Hardware *hardware, const Config *config, RankGroup group, StagePlace *places,
+                   int64_t *leaves) {
     const ParallelConfig *parallel = &config->parallel;
-    int64_t t = parallel->tensor, e = parallel->expert, replicas = config_replicas(config), in_a_row = replicas * t;
+    int64_t t = parallel->tensor, e = parallel->expert, p = parallel->pipeline, replicas = config_replicas(config);
     const int64_t ranks[] = {t, t * parallel->context, replicas * t, e, replicas * t}, distance[] = {1, t, t, 1, e};
-    if (parallel->placement != PLACEMENT_STAGES && parallel->pipeline > 1) in_a_row = t * parallel->context;
+    int64_t in_a_row = parallel->placement != PLACEMENT_STAGES && p > 1 ? t * parallel->context : replicas * t;
     int64_t all = ranks[group], apart = distance[group], block = min_i64(all, in_a_row); // all: ranks of a set
-    int64_t sets = all > block ? parallel->pipeline : 1, span = sets * all, world = config_world(config), first = 0;
-    int64_t domain = hardware_domain(hardware, config), again = span < world ? span : sets * block, parts = 0;
-    GroupPlace place = {0};
+    int64_t sets = all > block ? p : 1, span = sets * all, world = config_world(config), first = 0;
+    int64_t domain = hardware_domain(hardware, config);
+    bool alike = sets == 1 && (span % domain == 0 || domain % span == 0); // one domain shows it for all stages
+    int64_t again = alike ? domain : p == 1 || (sets > 1 && span < world) ? span : p * in_a_row;
     do {
-        int64_t end = min_i64(first + domain, world), leaving = 0;
+        int64_t end = min_i64(first + domain, world);
         for (int64_t from = first / span * span; from < end; from += span) {
             int64_t low = max_i64(first - from, 0), high = min_i64(end - from, span), past = low / block + sets;
             for (int64_t at = low / block; at < past && at * block < high; at++) {
                 int64_t here = before_(high, block, sets, at % sets) - before_(low, block, sets, at % sets);
                 int64_t complete = max_i64(0, here - (all - apart)), groups = min_i64(here, apart);
-                parts += groups;
-                place.here = max_i64(place.here, here);
+                int stage = alike ? 0 : topology_coordinates(parallel, (int)(from + at % sets * block)).stage;
+                GroupPlace *place = &places[stage].of[group];
+                place->nodes += groups; // until the end, a sum over domains
+                place->here = max_i64(place->here, here);
                 if (here == all) continue;
-                place.near = max_i64(place.near, min_i64((here + apart - 1) / apart, all / apart - 1));
-                place.of_set = max_i64(place.of_set, groups - complete);
-                leaving += groups - complete;
+                place->near = max_i64(place->near, min_i64((here + apart - 1) / apart, all / apart - 1));
+                leaves[stage] += groups - complete;
             }
         }
-        place.leaving = max_i64(place.leaving, leaving);
+        int64_t crowd = 0;
+        for (int64_t s = 0; s < p; s++) crowd += leaves[s];
+        for (int64_t s = 0; s < p && crowd > 0; s++) {
+            GroupPlace *place = &places[s].of[group];
+            if (leaves[s] > 0) place->crowd = max_i64(place->crowd, crowd);
+            place->leaving = max_i64(place->leaving, leaves[s]);
+            leaves[s] = 0;
+        }
         first = end;
     } while (first < world && first % again != 0);
-    place.nodes = (parts * all - 1) / (first * apart) + 1;
-    return place;
+    for (int64_t s = 0; s < p; s++) {
+        GroupPlace *place = &places[s].of[group];
+        if (alike && s > 0) *place = places[0].of[group];
+        else place->nodes = (place->nodes * all - 1) / ((alike ? first : first / p) * apart) + 1;
+    }
+}
+
+StagePlace *hardware_places(const Hardware *hardware, const Config *config) {
+    size_t p = (size_t)config->parallel.pipeline;
+    int groups = config->model.experts > 0 ? RANK_GROUPS : GROUP_EXPERTS;
+    StagePlace *places = xcalloc(p, sizeof *places);
+    int64_t *leaves = xcalloc(p, sizeof *leaves);
+    for (int group = 0; group < groups; group++) place_(hardware, config, (RankGroup)group, places, leaves);
+    free(leaves);
+    return places;
 }
 
 double hardware_network(const Hardware *hardware, const Config *config) {
@@ -125,8 +151,12 @@ double hardware_network(const Hardware *hardware, const Config *config) {
 // ---------------------------------------------------------------- assumptions
 
 bool hardware_theirs_differs(const Hardware *hardware, const Config *config) {
-    bool leave = config->model.experts > 0 && hardware_place(hardware, config, GROUP_EXPERTS).leaving > 0;
-    return config->train.fp8 == FP8_TENSOR || leave;
+    bool leave = config->train.fp8 == FP8_TENSOR;
+    if (leave || config->model.experts == 0) return leave;
+    StagePlace *places = hardware_places(hardware, config);
+    for (int64_t s = 0; s < config->parallel.pipeline; s++) leave |= places[s].of[GROUP_EXPERTS].leaving > 0;
+    free(places);
+    return leave;
 }
 
 // Returns the band of another program's runs, relative to the planned step of the configured trainer.

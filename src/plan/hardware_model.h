@@ -34,17 +34,30 @@ int hardware_node(const Hardware *hardware, const Config *config, int rank);
 
 // The groups of ranks that communicate: the tensor ranks, and the context ranks, of a data rank; a stage's replicas;
 // the ranks that divide a stage's experts; those that have the same experts.
-typedef enum RankGroup { GROUP_TENSOR, GROUP_CONTEXT, GROUP_DATA, GROUP_EXPERTS, GROUP_SAME_EXPERTS } RankGroup;
+typedef enum RankGroup {
+    GROUP_TENSOR,
+    GROUP_CONTEXT,
+    GROUP_DATA,
+    GROUP_EXPERTS,
+    GROUP_SAME_EXPERTS,
+    RANK_GROUPS
+} RankGroup;
 
-// Where the groups of a kind are. Only groups with ranks in several domains count, except for `nodes`.
+// Where a stage's groups of a kind are. Only groups with ranks in several domains count, except for `nodes` and `here`.
 typedef struct GroupPlace {
     int64_t near;    // most ranks of a group in one domain
     int64_t leaving; // most groups with ranks in one domain, whose collectives share its network; 0: there are none
-    int64_t of_set;  // most of these with ranks of the same stage (for tensor and context groups, of the same group)
+    int64_t crowd;   // most groups of all stages in one of these domains
     int64_t nodes;   // domains spanned by a group, rounded up from the mean
-    int64_t here;    // most ranks of a stage (for tensor and context groups, of a group) on one domain
+    int64_t here;    // most ranks of the stage (for tensor and context groups, of a group) in one domain
 } GroupPlace;
-GroupPlace hardware_place(const Hardware *hardware, const Config *config, RankGroup group);
+
+typedef struct StagePlace {
+    GroupPlace of[RANK_GROUPS]; // those of experts are all 0 in a model without experts
+} StagePlace;
+
+// Returns the places of all stages' groups. The caller frees the array.
+StagePlace *hardware_places(const Hardware *hardware, const Config *config);
 
 // Returns whether NVIDIA's programs work differently from this trainer, so that their step is counted separately
 // (counted.h): with one scale for a tensor in eight bits, or with exchanges between nodes.

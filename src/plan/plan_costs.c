@@ -18,16 +18,22 @@ typedef struct Costing {
     const Schedule *schedule;
     const Plan *plan;
     const TimeSource *source;
+    StagePlace *places; // [stages]
     CountSource count;
     int copy; // the replica whose pipeline is timed
-    // The last chunk that was counted, and its times by slice: most chunks of a plan are alike.
-    const StageShape *of;
+    // The last chunk that was counted, its stage, and its times by slice: most chunks of a plan are alike.
+    int of; // -1: none
     StageChunk chunk;
     ChunkTimes *times;
     // The last stage whose end of a step was counted, and its times.
-    const StageShape *updated;
+    int updated; // -1: none
     UpdateTimes update;
 } Costing;
+
+// Returns whether the groups of two stages are placed alike. last: -1: no stage
+static bool placed_alike_(const Costing *costing, int last, int s) {
+    return last >= 0 && memcmp(&costing->places[last], &costing->places[s], sizeof *costing->places) == 0;
+}
 
 // Returns the seconds spent waiting for other ranks.
 static double waits_(const Account *spent) { return spent->exposed + spent->exchange; }
@@ -59,13 +65,14 @@ static int chunk_compute_(Costing *costing, int s, int c, double *const compute[
     if (!measured && hardware->cost.flops == 0)
         return error_set(err, EXIT_FAILED,
                          "no performance figures for this device; give hardware.peak_tflops or a profile");
-    const StageShape *of = costing->of;
     const StageChunk *last = &costing->chunk;
-    bool alike = of != NULL && memcmp(&of->shape, &stage->shape, sizeof of->shape) == 0 &&
+    bool alike = placed_alike_(costing, costing->of, s) &&
+                 memcmp(&costing->plan->stage[costing->of].at.shape, &stage->shape, sizeof stage->shape) == 0 &&
                  last->layers == chunk->layers && last->recomputed == chunk->recomputed &&
                  last->dense == chunk->dense && last->first == chunk->first && last->last == chunk->last;
+    costing->count.place = &costing->places[s];
     if (!alike) counted_chunk(&costing->count, stage, chunk, costing->times);
-    costing->of = stage, costing->chunk = *chunk;
+    costing->of = s, costing->chunk = *chunk;
     ChunkTimes *then = NULL;
     if (measured) {
         StageShape whole = *stage;
@@ -114,20 +121,19 @@ static int chunk_compute_(Costing *costing, int s, int c, double *const compute[
     return 0;
 }
 
-// Returns the number of nodes whose ranks sum gradients with each other; without replicas, only those of experts.
-static int nodes_(const Costing *costing) {
+// Returns the groups of a stage that sum gradients: its replicas, or without replicas, the ranks with the same experts.
+static const GroupPlace *summing_place_(const Costing *costing, int s) {
     bool experts = config_replicas(costing->config) == 1 && costing->config->model.experts > 0;
-    RankGroup group = experts ? GROUP_SAME_EXPERTS : GROUP_DATA;
-    return (int)hardware_place(costing->source->hardware, costing->config, group).nodes;
+    return &costing->places[s].of[experts ? GROUP_SAME_EXPERTS : GROUP_DATA];
 }
 
-// Returns the bytes/s of one rank in a collective among the ranks with the same part of the model, while the ranks of
+// Returns the bytes/s of one rank in a collective among the ranks with the same part of a stage, while the ranks of
 // `parts` parts communicate at the same time. Within a node this is the rate of a collective of `bytes`. Otherwise the
 // parts on a node share its network, the data of each part leave the node only once, and every node adds a latency.
-static double data_rate_(const Costing *costing, int64_t parts, CostCollective kind, double bytes) {
+static double data_rate_(const Costing *costing, int s, int64_t parts, CostCollective kind, double bytes) {
     const Hardware *hardware = costing->source->hardware;
     int64_t node = hardware_domain(hardware, costing->config);
-    int replicas = (int)config_replicas(costing->config), nodes = nodes_(costing);
+    int replicas = (int)config_replicas(costing->config), nodes = (int)summing_place_(costing, s)->nodes;
     if (nodes == 1) return cost_collective_rate(&hardware->cost, kind, bytes, replicas);
     double rate = hardware_network(hardware, costing->config) / (double)(parts < node ? parts : node);
     rate = min_double(rate, hardware->cost.tensor);
@@ -146,13 +152,15 @@ enum { UNITS = 4 }; // large units of a layer: each is summed and gathered in a 
 
 static double optimizer_seconds_(Costing *costing, int s, double *gather) {
     const PlanStage *stage = &costing->plan->stage[s];
-    const StageShape *at = &stage->at, *of = costing->updated;
-    bool alike = of != NULL && of->layers == at->layers && of->first == at->first && of->last == at->last &&
-                 of->chunk[0].dense == at->chunk[0].dense;
+    int last = costing->updated;
+    const StageShape *at = &stage->at, *of = last < 0 ? NULL : &costing->plan->stage[last].at;
+    bool alike = placed_alike_(costing, last, s) && of->layers == at->layers && of->first == at->first &&
+                 of->last == at->last && of->chunk[0].dense == at->chunk[0].dense;
     const Profile *profile = costing->source->profile;
     const Hardware *hardware = costing->source->hardware;
+    costing->count.place = &costing->places[s];
     if (!alike) costing->update = counted_update(&costing->count, at);
-    costing->updated = at;
+    costing->updated = s;
     const Account spent = costing->update.update;
     double world = (double)config_world(costing->config), update = compute_(&spent);
     int64_t owned = stage->states.owned;
@@ -175,6 +183,12 @@ static int node_of_stage_(const Costing *costing, int stage, bool last) {
     return hardware_node(costing->source->hardware, costing->config, topology_rank(parallel, at));
 }
 
+// Returns whether all ranks of a stage reach their counterparts of another stage inside their nodes.
+static bool near_(const Costing *costing, int stage, int other) {
+    return node_of_stage_(costing, stage, false) == node_of_stage_(costing, other, false) &&
+           node_of_stage_(costing, stage, true) == node_of_stage_(costing, other, true);
+}
+
 // Returns the replica with the most node boundaries between its stages; all other replicas wait for it. Replicas differ
 // if a replica may begin in the middle of a node.
 static int widest_copy_(Costing *costing) {
@@ -184,8 +198,7 @@ static int widest_copy_(Costing *costing) {
     if (costing->source->hardware->cpu) return 0;
     for (costing->copy = 0; costing->copy < copies && costing->copy < node; costing->copy++) {
         int leave = 0;
-        for (int s = 0; s + 1 < costing->plan->stages; s++)
-            leave += node_of_stage_(costing, s, false) != node_of_stage_(costing, s + 1, false);
+        for (int s = 0; s + 1 < costing->plan->stages; s++) leave += !near_(costing, s, s + 1);
         if (leave > most) most = leave, widest = costing->copy;
     }
     return widest;
@@ -195,13 +208,13 @@ static int widest_copy_(Costing *costing) {
 // without other traffic.
 static double costing_message_(const Costing *costing, int from, int to, int64_t bytes) {
     const Hardware *hardware = costing->source->hardware;
-    bool near = node_of_stage_(costing, from, false) == node_of_stage_(costing, to, false);
     const ParallelConfig *parallel = &costing->config->parallel;
     // The ranks of a stage on one node send at the same time.
     int64_t ranks = parallel->tensor * parallel->context;
     if (parallel->placement == PLACEMENT_STAGES) ranks *= parallel->data;
     int64_t senders = min_i64(ranks, hardware_domain(hardware, costing->config));
-    double rate = near ? hardware->cost.pair : hardware_network(hardware, costing->config) / (double)senders;
+    double rate =
+        near_(costing, from, to) ? hardware->cost.pair : hardware_network(hardware, costing->config) / (double)senders;
     return cost_message(&hardware->cost, (double)bytes, rate);
 }
 
@@ -218,7 +231,7 @@ static double transfer_(const Costing *costing, int stage) {
 // the message stays in the node.
 static int card_(const Costing *costing, int from, int to) {
     int node = node_of_stage_(costing, from, false), lowest = 0;
-    if (node == node_of_stage_(costing, to, false)) return -1;
+    if (near_(costing, from, to)) return -1;
     while (node_of_stage_(costing, lowest, false) != node) lowest++;
     return lowest;
 }
@@ -255,7 +268,7 @@ static bool costing_meet_(PlanCosts *costs, const Costing *costing, const double
         int users = 0, card = -1;
         for (int s = low; s < p; s++) {
             int below = (s + p - 1) % p;
-            if (lowest[s] != low) continue;
+            if (lowest[s] != low || costs->stage[s].spent.between == 0) continue;
             users++, work += costs->stage[s].forward + costs->stage[s].backward;
             between += costs->stage[s].spent.between;
             sent += (down[s] >= 0 ? edge[s] : 0) + (up[below] >= 0 ? edge[below] : 0);
@@ -269,7 +282,7 @@ static bool costing_meet_(PlanCosts *costs, const Costing *costing, const double
         meet |= users > 1;
         part[p + low] = share;
         for (int s = low; s < p; s++)
-            if (lowest[s] == low) compute[s] = p + low;
+            if (lowest[s] == low && costs->stage[s].spent.between > 0) compute[s] = p + low;
     }
     return meet;
 }
@@ -326,19 +339,21 @@ static void costing_kinds_(PlanCosts *costs, const Costing *costing) {
     const ParallelConfig *parallel = &costing->config->parallel;
     int p = costing->plan->stages, world = (int)config_world(costing->config), copy = world;
     int node = (int)hardware_domain(costing->source->hardware, costing->config);
+    bool far = false;
+    for (int s = 0; s < p; s++) far |= summing_place_(costing, s)->nodes > 1;
+    if (!far) return;
     if (parallel->placement != PLACEMENT_STAGES) copy = p * (int)(parallel->tensor * parallel->context);
     for (int first = 0; first < world && (first == 0 || first % copy != 0); first += node) {
         costs->on = xrealloc(costs->on, (size_t)((costs->kinds + 1) * p));
         bool *here = costs->on + costs->kinds * p;
-        int known = 0, stages = 0;
+        int known = 0;
         memset(here, 0, (size_t)p);
         int last = min_i64(first + node, world) - 1, step = (int)parallel->tensor; // ranks in a row are of one stage
         for (int rank = first; rank <= last; rank += step) here[topology_coordinates(parallel, rank).stage] = true;
         here[topology_coordinates(parallel, last).stage] = true;
+        for (int s = 0; s < p; s++) here[s] &= summing_place_(costing, s)->nodes > 1;
         while (memcmp(costs->on + known * p, here, (size_t)p) != 0) known++;
         costs->kinds += known == costs->kinds;
-        for (int s = 0; s < p; s++) stages += here[s];
-        costs->crowd = max_int(costs->crowd, stages);
     }
 }
 
@@ -349,16 +364,20 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
     double element = costing->config->train.precision == PRECISION_BF16 ? 2 : 4;
     double piece = (double)costing->plan->stage[0].states.gradients / UNITS;
     piece /= (double)max_i64(1, costing->plan->stage[0].at.layers);
-    double rate = data_rate_(costing, parallel->tensor, COST_REDUCE_SCATTER, piece);
-    // Replicas of every expert rank's part share a node's network.
-    GroupPlace place = hardware_place(costing->source->hardware, costing->config, GROUP_SAME_EXPERTS);
-    double slower = rate / data_rate_(costing, max_i64(1, place.of_set), COST_REDUCE_SCATTER, piece);
-    bool near = nodes_(costing) == 1;
-    costs->network = rate;
-    costs->most = near ? rate : max_double(rate, costing->source->hardware->cost.tensor);
+    double rate = 0, slower = 1;
     for (int s = 0; s < costing->plan->stages; s++) {
         const PlanStage *stage = &costing->plan->stage[s];
         StageTime *time = &costs->stage[s];
+        const GroupPlace *place = summing_place_(costing, s);
+        bool near = place->nodes == 1;
+        if (!placed_alike_(costing, s - 1, s)) {
+            // Replicas of every expert rank's part share a node's network.
+            int64_t same = max_i64(1, costing->places[s].of[GROUP_SAME_EXPERTS].leaving);
+            rate = data_rate_(costing, s, parallel->tensor, COST_REDUCE_SCATTER, piece);
+            slower = rate / data_rate_(costing, s, same, COST_REDUCE_SCATTER, piece);
+        }
+        time->rate = rate;
+        time->crowd = (double)place->crowd / (double)max_i64(1, place->leaving);
         double of_layers = (double)stage->layer_gradients;
         double of_ends = (double)stage->states.gradients - of_layers;
         // Sharded gradients are summed from buffers of two layers, so their memory is less than the bytes sent.
@@ -386,18 +405,18 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing, double *last
     }
 }
 
-// Returns when gathers between nodes of a stage have done what takes them `seconds` while all stages of its nodes
-// gather: they get equal parts of the network, and more of it when the first stages have all their weights.
+// Returns when gathers of a stage have done what takes them `seconds` while all stages of its nodes gather. They get
+// equal parts of the network between nodes, and more of it when the first stages have all their weights.
 static double gathering_(const PlanCosts *costs, int s, double seconds) {
     int stages = costs->plan->stages;
-    double most = seconds * costs->network / costs->most;
+    double most = 0;
     for (const bool *on = costs->on; on < costs->on + costs->kinds * stages; on += stages) {
         double all = 0;
         for (int other = 0; other < stages && on[s]; other++)
             all += on[other] ? min_double(costs->stage[other].gather, seconds) : 0;
         most = max_double(most, all);
     }
-    return most / costs->crowd;
+    return most > 0 ? most / costs->stage[s].crowd : seconds;
 }
 
 // Returns the seconds by which gathers of weights over data ranks delay the first microbatch's way to the loss. They
@@ -411,7 +430,6 @@ static double gathered_(const PlanCosts *costs, const Costing *costing) {
     const Cost *cost = &costing->source->hardware->cost;
     double element = costing->config->train.precision == PRECISION_BF16 ? 2 : 4, now = 0, undelayed = 0;
     double all = cost->multiprocessors, slower = all > BESIDE_CTAS ? BESIDE_CTAS / (all - BESIDE_CTAS) : 0;
-    bool between = costs->network < costs->most;
     for (int g = 0, s, c, from = -1; g < plan->stages * schedule->chunks; g++, from = s) {
         schedule_home(schedule, g, &s, &c);
         const PlanStage *stage = &plan->stage[s];
@@ -422,7 +440,7 @@ static double gathered_(const PlanCosts *costs, const Costing *costing) {
         double each = forward / (double)parts, of_layer = 0;
         double ends = ((double)stage->states.gradients - (double)stage->layer_gradients) * element / 4;
         double embedding = !stage->at.first || weights <= 0 ? 0 : ends / weights / (stage->at.last ? 2 : 1);
-        double gathered = between && gather > now ? gathering_(costs, s, gather) : gather;
+        double gathered = gathering_(costs, s, gather);
         int link = s == from + 1 || (s == 0 && from != 1) ? from : s; // including last stage to first
         double message = from >= 0 && from != s ? costs->costs.edge[link] : 0;
         if (weights > 0 && stage->at.layers > 0) of_layer = (1 - ends / weights) / (double)stage->at.layers;
@@ -430,9 +448,7 @@ static double gathered_(const PlanCosts *costs, const Costing *costing) {
         for (int64_t i = 0; i < parts; i++) {
             bool whole = chunk->layers == 0 || (chunk->last && i + 1 == parts);
             double share = whole ? 1 : embedding + of_layer * (double)(chunk->before + i + 1);
-            double arrives = gather * share;
-            if (between && arrives > now) arrives = gathering_(costs, s, arrives);
-            now = max_double(now, arrives);
+            now = max_double(now, gathering_(costs, s, gather * share));
             double left = max_double(0, gathered - now), longer = cost->persistent && g > 0 ? each : each * slower;
             now += each + min_double(longer, cost->persistent ? left : left * BESIDE_CTAS / max_double(1, all));
         }
@@ -453,7 +469,7 @@ static double tied_seconds_(const Costing *costing) {
 
 int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *schedule, const Plan *plan,
                     const TimeSource *source, Error *err) {
-    Costing costing = {.config = config, .schedule = schedule, .plan = plan, .source = source};
+    Costing costing = {.config = config, .schedule = schedule, .plan = plan, .source = source, .of = -1, .updated = -1};
     int p = plan->stages, all = p * schedule->chunks * schedule->slices, status = 0;
     costing.count = (CountSource){.hardware = source->hardware,
                                   .config = config,
@@ -462,6 +478,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
                                   .split = schedule->split,
                                   .beside = sums_(config)};
     costing.copy = widest_copy_(&costing);
+    costing.places = hardware_places(source->hardware, config);
     costing.times = xmalloc((size_t)schedule->slices * sizeof *costing.times);
     *costs = (PlanCosts){.plan = plan,
                          .stage = xcalloc((size_t)p, sizeof *costs->stage),
@@ -484,10 +501,11 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
         edge[s] = costing_message_(&costing, s, (s + 1) % p, plan->stage[s].at.message_bytes);
     }
     free(costing.times);
-    if (status != 0) return plan_costs_free(costs), -1;
+    if (status != 0) return free(costing.places), plan_costs_free(costs), -1;
     costing_share_(costs, &costing, edge, capacity, beside, part);
     costing_sums_(costs, &costing, last);
-    if (costs->network < costs->most) costing_kinds_(costs, &costing);
+    costing_kinds_(costs, &costing);
+    free(costing.places);
     costs->tied = tied_seconds_(&costing);
     costs->costs = (SimulateCosts){.forward = compute[TIMED_FORWARD],
                                    .backward = compute[TIMED_BACKWARD],

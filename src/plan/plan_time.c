@@ -31,12 +31,12 @@ static bool summing_advance_(Summing *at, const PlanCosts *costs, int stages, do
     for (int s = 0; s < stages; s++)
         for (; at[s].to_come > 0 && *at[s].next <= *now; at[s].to_come--, at[s].next++)
             at[s].left += sums[s].bytes / sums[s].layers + (at[s].to_come == 1 ? sums[s].late : 0);
-    for (int s = 0; s < stages; s++) at[s].moving = costs->most;
+    for (int s = 0; s < stages; s++) at[s].moving = sums[s].rate;
     for (const bool *on = costs->on; on < costs->on + costs->kinds * stages; on += stages) {
         int users = 0;
         for (int s = 0; s < stages; s++) users += on[s] && at[s].left > 0;
-        double share = costs->network / max_int(users, 1);
-        for (int s = 0; s < stages; s++) at[s].moving = on[s] ? fmin(at[s].moving, share) : at[s].moving;
+        for (int s = 0; s < stages && users > 1; s++)
+            if (on[s]) at[s].moving = fmin(at[s].moving, sums[s].rate / users);
     }
     for (int s = 0; s < stages; s++) {
         if (at[s].left > 0) step = fmin(step, at[s].left / at[s].moving);

@@ -28,12 +28,15 @@ typedef struct StageTime {
     // seconds per step of the stage's gradient sums over data ranks, without the part that the last backward hides, if
     // no other stage uses the network meanwhile
     double reduction;
-    double beside;    // seconds that concurrent sums over data ranks add to a backward
-    double between;   // seconds for which a backward waits for collectives between nodes
-    double first;     // seconds by which a step's first B (or W) is shorter than the others
-    double gather;    // seconds per step of the gathers of weights over data ranks, which start after the update
+    double beside;  // seconds that concurrent sums over data ranks add to a backward
+    double between; // seconds for which a backward waits for collectives between nodes
+    double first;   // seconds by which a step's first B (or W) is shorter than the others
+    // seconds per step of the gathers of weights over data ranks, which start after the update, while `crowd` stages'
+    // gathers share the network
+    double gather, crowd;
     double optimizer; // seconds per step: gradient norm and AdamW, less `first`
     // The sums of gradients over data ranks. A stage sums a layer's gradients once the last backward has made them.
+    double rate;  // bytes/s of a rank if no other stage uses the network
     double bytes; // that each rank of the stage sends for its layers
     double late;  // bytes for embedding, final norm and head, which are summed after the last backward
     double hides; // seconds of the last backward, or of the last W if backwards are split (recomputed layers end in the
@@ -46,13 +49,11 @@ typedef struct PlanCosts {
     SimulateCosts costs;
     SimulateShares shares;
     const Plan *plan;
-    StageTime *stage;     // [stages]
-    double network, most; // bytes/s of a rank's sums if no other stage uses the network; upper limit of that rate
-    int kinds;            // kinds of nodes
-    bool *on;             // [kinds*stages] whether nodes of a kind have ranks of a stage, which share its network
-    int crowd;            // most stages on a node
-    double tied;          // seconds per step to sum the tied head's gradient over first and last stage
-    double gathered;      // seconds by which gathers of weights delay a step's first forwards
+    StageTime *stage; // [stages]
+    int kinds;        // kinds of nodes
+    bool *on;         // [kinds*stages] whether nodes of a kind have ranks of a stage that sums gradients between nodes
+    double tied;      // seconds per step to sum the tied head's gradient over first and last stage
+    double gathered;  // seconds by which gathers of weights delay a step's first forwards
     double *times_;
     int *resources_;
 } PlanCosts;

@@ -9,6 +9,7 @@
 #include "schedules.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const int64_t GIB = INT64_C(1) << 30;
@@ -31,40 +32,51 @@ TEST(groups_are_planned_on_the_nodes_of_their_ranks) {
         "tensor=8 pipeline=2 context=1 data=2 expert=4", "tensor=1 pipeline=2 context=1 data=8 expert=4",
         "tensor=4 pipeline=1 context=4 data=2 expert=8", "tensor=2 pipeline=3 context=1 data=8 expert=2",
         "tensor=1 pipeline=8 context=2 data=2 expert=2", "tensor=8 pipeline=1 context=2 data=4 expert=1",
+        "tensor=1 pipeline=2 context=3 data=1 expert=3", "tensor=3 pipeline=5 context=1 data=4 expert=3",
+        "tensor=1 pipeline=3 context=1 data=5 expert=5", "tensor=3 pipeline=1 context=1 data=5 expert=1",
     };
-    enum { LAYOUTS = sizeof layouts / sizeof *layouts, RANKS = 64, NODE = 8 };
-    for (int i = 0; i < 3 * LAYOUTS; i++) {
-        Config config = {.hardware.gpus_per_node = NODE, .parallel.placement = i % 3};
+    enum { LAYOUTS = sizeof layouts / sizeof *layouts, RANKS = 64, NODES = RANKS / 4 };
+    for (int i = 0; i < 6 * LAYOUTS; i++) {
+        int size = i % 2 == 0 ? 8 : 4; // GPUs of a node
+        Config config = {.hardware.gpus_per_node = size, .parallel.placement = i / 2 % 3, .model.experts = 8};
         Hardware hardware = {0};
         ParallelConfig *parallel = &config.parallel;
         int64_t *const keys[] = {&parallel->tensor, &parallel->pipeline, &parallel->context, &parallel->data,
                                  &parallel->expert};
-        const char *text = layouts[i / 3];
+        const char *text = layouts[i / 6];
         for (int k = 0; k < 5; k++) {
             text = strchr(text, '=') + 1;
             *keys[k] = atoi(text);
         }
         int world = (int)config_world(&config);
         assert_true(world <= RANKS);
-        for (int kind = GROUP_TENSOR; kind <= GROUP_SAME_EXPERTS; kind++) {
-            int on[2 * RANKS][RANKS / NODE] = {{0}}, near = 0, most = 0, groups = 0, parts = 0;
-            for (int r = 0; r < world; r++) on[group_of(parallel, kind, r)][r / NODE]++;
-            for (int node = 0; node * NODE < world; node++) {
-                int leaving = 0;
+        StagePlace *places = hardware_places(&hardware, &config);
+        for (int at = 0; at < RANK_GROUPS * (int)parallel->pipeline; at++) {
+            int kind = at % RANK_GROUPS, stage = at / RANK_GROUPS;
+            int on[2 * RANKS][NODES] = {{0}}, of[2 * RANKS] = {0}, own[2 * RANKS] = {0};
+            int near = 0, most = 0, crowd = 0, groups = 0, parts = 0;
+            for (int r = 0; r < world; r++) {
+                int g = group_of(parallel, kind, r);
+                on[g][r / size]++, of[g]++, own[g] = topology_coordinates(parallel, r).stage == stage;
+            }
+            for (int node = 0; node * size < world; node++) {
+                int leaving = 0, others = 0;
                 for (int g = 0; g < 2 * RANKS; g++) {
-                    int all = 0;
-                    for (int other = 0; other * NODE < world; other++) all += on[g][other];
-                    groups += node == 0 && all > 0, parts += on[g][node] > 0;
-                    if (on[g][node] == 0 || on[g][node] == all) continue;
-                    near = on[g][node] > near ? on[g][node] : near, leaving++;
+                    groups += node == 0 && own[g], parts += own[g] && on[g][node] > 0;
+                    if (on[g][node] == 0 || on[g][node] == of[g]) continue;
+                    if (own[g]) near = on[g][node] > near ? on[g][node] : near;
+                    leaving += own[g], others += !own[g];
                 }
                 most = leaving > most ? leaving : most;
+                if (leaving > 0 && leaving + others > crowd) crowd = leaving + others;
             }
-            GroupPlace place = hardware_place(&hardware, &config, kind);
-            assert_int_equal(place.near, near);
-            assert_int_equal(place.leaving, most);
-            assert_int_equal(place.nodes, (parts + groups - 1) / groups);
+            const GroupPlace *place = &places[stage].of[kind];
+            assert_int_equal(place->near, near);
+            assert_int_equal(place->leaving, most);
+            assert_int_equal(place->crowd, crowd);
+            assert_int_equal(place->nodes, (parts + groups - 1) / groups);
         }
+        free(places);
     }
 }
 

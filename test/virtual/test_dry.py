@@ -174,6 +174,14 @@ SMALL = {
         "hardware.gpus_per_node=2", "hardware.network_gb_s=50", "model.experts=8", "model.experts_per_token=2",
         "model.expert_ffn=1408", "parallel.expert=1", "hardware.expert_spread=1e-6", "checkpoint.dir=",
         "train.global_batch=16"),
+    "context ranks of one of two stages are on two nodes": (
+        "llama", 2, *cut(4, 2, 1), "parallel.context=3", "model.seq_len=3072", "parallel.placement=linear",
+        "schedule.bpipe=off", "hardware.gpu=h100", "hardware.gpus_per_node=4", "hardware.network_gb_s=12",
+        "train.global_batch=8"),
+    "experts of one of two stages are on two nodes": (
+        "llama", 2, *cut(4, 2, 1), *EXPERTS, "parallel.data=3", "parallel.expert=3", "model.experts=6",
+        "model.experts_per_token=2", "model.expert_ffn=4096", "model.seq_len=2048", "schedule.bpipe=off",
+        "hardware.gpus_per_node=4", "hardware.network_gb_s=25", "train.global_batch=24"),
     "gradients sharded over data ranks are not zeroed for each layer": (
         "llama", 1, *cut(5, 1, 2), "parallel.data=4", "parallel.shard_gradients=on", "hardware.gpu=h100",
         "train.global_batch=4"),
