@@ -71,6 +71,21 @@ def test_bad_steps_are_skipped_reported_and_logged(saved):
         assert (step["loss"] is None or step["grad_norm"] is None) == (step["step"] in skipped)
 
 
+@pytest.mark.parametrize("precision, files, name", [("fp32", "*", "model.norm.weight"),
+                                                    ("bf16", "optimizer-*", "model.norm.weight.master")])
+def test_a_skipped_step_leaves_weights_moments_and_adams_count_as_they_were(rare, tmp_path, precision, files, name):
+    ended = rare.run(rare.start_from, saving(tmp_path, 1), {"train.precision": precision, "train.steps": 12})
+    assert "model.embed_tokens.weight on stage 0 was not finite before the step" in ended.stderr
+    step = skipped_of(ended)[0]
+    assert step > 1 and step + 1 not in skipped_of(ended)
+    before, after, later = (tensors_of(step_of(tmp_path, each), files) for each in (step - 1, step, step + 1))
+    assert all(before[each].tobytes() == after[each].tobytes() for each in before)
+    first, second = (later[f"model.norm.weight.{moment}"].astype("f8") for moment in ("exp_avg", "exp_avg_sq"))
+    update = first / (1 - 0.9**step) / (second / (1 - 0.95**step)) ** 0.5  # a norm has no weight decay
+    assert numpy.allclose(later[name] - after[name].astype("f8"), -ended.steps[step]["lr"] * update, rtol=1e-3,
+                          atol=1e-7)
+
+
 def test_a_bad_step_beyond_those_allowed_stops_with_its_tensor(rare, saved):
     second = skipped_of(saved[1])[1]
     result = rare.run(rare.start_from, {"train.skip_bad_steps": 1}, code=1)

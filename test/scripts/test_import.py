@@ -492,7 +492,7 @@ def test_a_flag_becomes_its_key(tmp_path, more, key, value):
     ("--phase-transition-iterations 50", "--phase-transition-iterations 50: the data are of one kind"),
     ("--te-precision-config-file a.yaml", "--te-precision-config-file a.yaml: is not read; all products of the layers"),
     ("--attention-head-type multiquery", "--attention-head-type multiquery: every head has keys and values of its own"),
-    ("--main-grads-dtype bf16", "--main-grads-dtype bf16: gradients are planned in fp32"),
+    ("--main-grads-dtype bf16", "--main-grads-dtype bf16: gradients, masters and moments are"),
     ("--datacenter 3", "--datacenter 3: not known here; their effect is not planned"),
     ("--moe-num-experts 64", "--moe-num-experts 64: not known here; their effect is not planned"),
     ("--use-checkpoint-args", "--use-checkpoint-args: a checkpoint's settings of the model replace flags there"),
