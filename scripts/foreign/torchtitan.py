@@ -1,6 +1,7 @@
 """torchtitan's TOML as our configuration: job_config.py of 0.2.2, which later versions replaced by Python, and the
 names of 2024, when degrees and the batch stood in [training] and [experimental]."""
 
+import re
 import tomllib
 
 from run_files import Failure
@@ -40,7 +41,8 @@ def read(text, overrides=()):
 def convert(s, gpus=None, model=None):
     """Converts the Settings to our configuration. model: sizes that replace the flavor's."""
     name, flavor = s.text("model.name", "llama3"), s.text("model.flavor")
-    key = ({"llama": "llama2"}.get(name, name), flavor)
+    documents = re.search("_(flex|varlen|irope)", flavor or "")
+    key = ({"llama": "llama2"}.get(name, name), flavor[: documents.start()] if documents else flavor)
     if model is None and key not in FLAVORS:
         known = ", ".join(f"{a} {b}" for a, b in FLAVORS)
         named = f"model {name} {flavor}" if flavor else "names no model.flavor"
@@ -68,6 +70,8 @@ def convert(s, gpus=None, model=None):
     elif optimizer.lower() != "adamw":
         s.say("memory", f"optimizer.name {optimizer}: AdamW is planned, with two moments")
     config["attention"]["mode"] = "flash"
+    if documents or name == "deepseek_v3":  # their attn_mask_type is block_causal
+        config["data"] = {"mask_documents": "on"}
     for name in ("training.enable_loss_parallel", "parallelism.enable_loss_parallel"):
         if config["parallel"]["tensor"] > 1 and s.peek(name) == "False":
             s.say("memory", f"{name} {s.take(name)}: logits stay sharded over tensor ranks here")
