@@ -304,7 +304,9 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
         grid_line(file, "world", "the smallest that fits: %lld rank%s, pipeline %d x tensor %d x data %d%s, with %s",
                   (long long)world.ranks, grid_plural(world.ranks), world.at.pipeline, world.at.tensor, world.at.data,
                   context, schedule_text(&world.at, schedule));
-    else grid_line(file, "world", "no number of ranks with this memory fits");
+    else
+        grid_line(file, "world", "no number of ranks with this memory fits%s",
+                  space_fixes(space, LAYOUT_BIT(recompute)) ? "" : " with all layers recomputed");
     return print_next_(space, result, file, file, err);
 }
 
