@@ -6,10 +6,11 @@
 // cpu_rope`. So a backend that lacks an operation does not link.
 //
 // COST(...) gives an operation's cost in the terms of device/count.c, which counts operations instead of computing
-// them: PASS(bytes) moved in memory, PRODUCT(operand, m, n, k) a matrix product, PRODUCT_ADDED one that adds to fp32,
-// EXPERTS(k, n) and EXPERTS_ADDED grouped products, ATTENTION(backward), OPTIMIZE(bytes, more for a second
-// moment) per element of all tensors. BALANCED fills in the counts of a balanced routing. WRITING, QUANTIZING and GELU
-// are bytes per number, since eight bits take fewer or need passes. An entry without a COST does not compile.
+// them: PASS(bytes) a kernel that moves bytes in memory, SUMMED and NORM_SUMMED one that also sums over rows, PRODUCT(
+// operand, m, n, k) a matrix product, PRODUCT_ADDED one that adds to fp32, EXPERTS(k, n) and EXPERTS_ADDED grouped
+// products, ATTENTION(backward), QUANTIZE(to, from, numbers), OPTIMIZE(bytes, more for a second moment) per element of
+// all tensors. ROUTED fills in the counts of a balanced routing. WRITING and GELU are bytes per number, since eight
+// bits take fewer or need passes. An entry without a COST does not compile.
 //
 // LIBRARY_OPERATION marks matrix products and attention, which a GPU runs with cuBLASLt and cuDNN. It defaults to
 // OPERATION. The conventions are in backend.h.
@@ -47,13 +48,13 @@ COST(PRODUCT(dy, rows, in, out); PASS(GELU(epilogue, dy, 3) * rows * in))
 // of dy.source; dbias may be NULL (no bias).
 LIBRARY_OPERATION(void, linear_backward_weight, float *dw, float *dbias, Factor dy, Factor x, int64_t rows, int64_t in,
                   int64_t out, bool adds)
-COST(PRODUCT_ADDED(dy, out, in, rows, adds); PASS(dbias == NULL ? 0 : rows * out * be->element))
+COST(PRODUCT_ADDED(dy, out, in, rows, adds); if (dbias != NULL) SUMMED(rows * out * be->element, rows, out, 2048))
 // Quantizes x (rows, cols), or its transpose, to an operand of to's kind: 8-bit numbers, row-major, and scales
 // (factor.h). x is bf16, or already quantized with scales along its rows; its values are then read as bf16. If a value
 // is not finite, the scale that it shares becomes NaN, and so does every result that uses the scale. If a plain x has
 // scales, this is the second call for the matrix: x.scales equals to.scales and holds the first call's single scale.
 OPERATION(void, quantize, Factor to, Factor x, int64_t rows, int64_t cols, bool transposed)
-COST(PASS(QUANTIZING(to, x) * (double)(rows * cols)))
+COST(QUANTIZE(to, x, rows *cols))
 // Copies the scales of `ranks` operands (rows / ranks, cols), gathered one after another, into the layout of one
 // operand (rows, cols). Only for kinds with scales along rows.
 OPERATION(void, join_scales, void *scales, const void *gathered, int ranks, int64_t rows, int64_t cols, int kind)
@@ -73,10 +74,10 @@ COST(PASS(4 * rows * (shape->experts + 2 * shape->chosen)))
 // counts (parts, E), in host memory at return: copies for each expert in rows [rows*i/parts, rows*(i+1)/parts).
 OPERATION(void, route_counts, int64_t *counts, int64_t parts, const int32_t *chosen, int64_t rows,
           const RouteShape *shape)
-COST(PASS(4 * rows * shape->chosen); ROUTED(counts, parts))
+COST(PASS(8 * shape->experts); PASS(4 * rows * shape->chosen); ROUTED(counts, parts))
 // place (rows, k): position of each copy in the order by expert, then row.
 OPERATION(void, route_places, int32_t *place, const int32_t *chosen, int64_t rows, const RouteShape *shape)
-COST(PASS(12 * rows * shape->chosen))
+COST(PASS(4 * rows * shape->chosen); PASS(8 * shape->experts); PASS(8 * rows * shape->chosen))
 // dlogits (rows, E) in the run's precision. dweights (rows, k). share (E) or NULL: gradient of the balance loss with
 // respect to each score; with sigmoid, to each score divided by its row's sum. z: adds the gradient of z *
 // logsumexp(logits)^2.
@@ -128,7 +129,7 @@ OPERATION(void, norm_forward, Factor out, void *sum, const void *x, const void *
 COST(PASS(((double)(be->element * (delta == NULL ? 1 : 3)) + WRITING(out)) * (double)(rows * cols)))
 OPERATION(void, norm_backward, void *dx, float *dw, float *db, const void *dout, const void *x, const void *w,
           int64_t rows, int64_t cols, double eps)
-COST(PASS(4 * rows * cols * be->element))
+COST(NORM_SUMMED(4, rows, cols, db == NULL ? 1 : 2))
 
 // --- pointwise. out = a x + b y; out may be x or y.
 OPERATION(void, combine, void *out, double a, const void *x, double b, const void *y, int64_t count)
@@ -170,10 +171,12 @@ COST(PASS(be->element *rows *(shape->heads *(5 * (shape->nope + shape->rope) + s
 // replaces the gradient of the norms' outputs by the gradient of their inputs; dwq, dwk +=.
 OPERATION(void, heads_norm_forward, void *qkv, void *kept, const void *wq, const void *wk, const AttentionShape *shape,
           double eps)
-COST(PASS(3 * be->element * shape->batch * shape->seq * (shape->heads + shape->kv_heads) * shape->head_dim))
+COST(PASS(3 * be->element * shape->batch * shape->seq * shape->heads * shape->head_dim);
+     PASS(3 * be->element * shape->batch * shape->seq * shape->kv_heads * shape->head_dim))
 OPERATION(void, heads_norm_backward, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
           const void *wk, const AttentionShape *shape, double eps)
-COST(PASS(3 * be->element * shape->batch * shape->seq * (shape->heads + shape->kv_heads) * shape->head_dim))
+COST(NORM_SUMMED(3, shape->batch * shape->seq * shape->heads, shape->head_dim, 1);
+     NORM_SUMMED(3, shape->batch * shape->seq * shape->kv_heads, shape->head_dim, 1))
 
 // --- attention. qkv (rows, (heads + 2*kv_heads) * head_dim), each row q | k | v; out (rows, heads * head_dim); scale
 // 1/sqrt(head_dim); causal or full, within documents (AttentionShape). saved: none - probabilities (batch, heads, seq,
@@ -198,7 +201,8 @@ COST(PASS((wpe == NULL ? 2 : 3) * rows * hidden * be->element))
 // order. Every position is below `places`, which is larger than needed if the rows are a part of longer sequences.
 OPERATION(void, embedding_backward, float *dwte, float *dwpe, int64_t places, const void *dx, const int32_t *tokens,
           const int32_t *positions, int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count)
-COST(PASS((be->element + 8) * rows * hidden + (dwpe == NULL ? 0 : (batch * be->element + 8) * (rows / batch) * hidden)))
+COST(PASS(8 * count); PASS(4 * rows); PASS((be->element + 8) * rows * hidden);
+     PASS(dwpe == NULL ? 0 : (batch * be->element + 8) * (rows / batch) * hidden))
 
 // --- vocabulary-parallel cross-entropy, in two passes with an exchange of statistics between them. logits (rows,
 // width): columns [0, count) are the vocabulary [first, first + count), the remaining columns are padding with

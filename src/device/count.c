@@ -139,12 +139,33 @@ static void routed_(Clocks *clocks, int64_t *counts, int64_t parts, int64_t rows
     }
 }
 
-// Returns the bytes that a kernel moves per number to quantize it, reading the run's precision: if the matrix has a
-// single scale that is not known yet, an extra pass computes the scale.
-static double quantizing_(const Backend *be, const Factor *to, const Factor *from) {
-    bool scaled = from->kind == FACTOR_PLAIN && from->scales != NULL;
+// A pass that also sums over rows. Each multiprocessor of a GPU writes the fp32 sums of its rows, for as many columns,
+// counted again for each block, as it has room for, and a second kernel adds them (kernels/norm.cu).
+static void summed_(Backend *be, double bytes, int64_t rows, int64_t cols, int64_t room) {
+    double sums = (double)clocks_(be)->cost->multiprocessors * (double)max_i64(cols, room);
+    sums = 4 * min_double(sums, (double)(rows * cols));
+    if (clocks_(be)->cost->multiprocessors == 0) sums = 0;
+    pass_(be, bytes + sums);
+    pass_(be, sums);
+}
+
+// The backward of a norm, which moves `moved` numbers per element. Of its 1,024 threads per multiprocessor, each sums 8
+// columns, or 16 of long rows.
+static void norm_summed_(Backend *be, int moved, int64_t rows, int64_t cols, int arrays) {
+    int64_t room = cols <= 2048 ? 8192 : 16384;
+    summed_(be, (double)(moved * rows * cols * be->element), rows, arrays * cols, arrays * room);
+}
+
+// Returns whether a matrix has a single scale that is not known yet.
+static bool unscaled_(const Factor *to, const Factor *from) {
+    return factor_block_rows(to->kind) == 0 && !(from->kind == FACTOR_PLAIN && from->scales != NULL);
+}
+
+// Quantizes `numbers` numbers. A single scale is cleared and computed first.
+static void quantize_(Backend *be, const Factor *to, const Factor *from, double numbers) {
     double reads = from->kind == FACTOR_PLAIN ? (double)be->element : 1;
-    return reads + 1 + (factor_block_rows(to->kind) == 0 && !scaled ? reads : 0);
+    if (unscaled_(to, from)) pass_(be, 8), pass_(be, reads * numbers);
+    pass_(be, (reads + 1) * numbers);
 }
 
 // Returns the bytes that a norm or an activation moves per number of its result. A GPU's kernel writes eight bits
@@ -152,7 +173,8 @@ static double quantizing_(const Backend *be, const Factor *to, const Factor *fro
 static double writing_(const Backend *be, const Factor *out) {
     const Factor plain = {0};
     if (out->kind == FACTOR_PLAIN) return (double)be->element;
-    return clocks_(be)->own_sums ? (double)be->element + quantizing_(be, out, &plain) : 1;
+    if (!clocks_(be)->own_sums) return 1;
+    return (double)be->element * (unscaled_(out, &plain) ? 3 : 2) + 1;
 }
 
 // Returns the bytes per number of an epilogue: a fused GELU writes or reads aux. After an 8-bit product on a GPU, bias
@@ -238,18 +260,20 @@ static void optimize_(Backend *be, const AdamwTensor *tensors, int64_t count, do
 }
 
 // The operations: their prototypes and costs are in backend/operations.h.
-#define PASS(bytes)                           pass_(be, (double)(bytes))
-#define PRODUCT(operand, m, n, k)             product_(be, (operand).kind, m, n, k, false)
-#define PRODUCT_ADDED(operand, m, n, k, adds) product_(be, (operand).kind, m, n, k, adds)
-#define EXPERTS(k, n)                         experts_(be, first[experts], experts, n, k, false)
-#define EXPERTS_ADDED(k, n)                   experts_(be, first[experts], experts, n, k, true)
-#define ROUTED(counts, parts)                 routed_(clocks_(be), counts, parts, rows, shape)
-#define ATTENTION(backward)                   attention_(be, shape, backward)
-#define WRITING(out)                          writing_(be, &(out))
-#define GELU(epilogue, operand, alone)        gelu_(be, epilogue, &(operand), alone)
-#define QUANTIZING(to, from)                  quantizing_(be, &(to), &(from))
-#define OPTIMIZE(bytes, moments)              optimize_(be, tensors, tensor_count, bytes, moments)
-#define OPERATION(result, name, ...)          static result count_##name(Backend *be, __VA_ARGS__)
+#define PASS(bytes)                            pass_(be, (double)(bytes))
+#define SUMMED(bytes, rows, cols, room)        summed_(be, (double)(bytes), rows, cols, room)
+#define NORM_SUMMED(moved, rows, cols, arrays) norm_summed_(be, moved, rows, cols, arrays)
+#define PRODUCT(operand, m, n, k)              product_(be, (operand).kind, m, n, k, false)
+#define PRODUCT_ADDED(operand, m, n, k, adds)  product_(be, (operand).kind, m, n, k, adds)
+#define EXPERTS(k, n)                          experts_(be, first[experts], experts, n, k, false)
+#define EXPERTS_ADDED(k, n)                    experts_(be, first[experts], experts, n, k, true)
+#define ROUTED(counts, parts)                  routed_(clocks_(be), counts, parts, rows, shape)
+#define ATTENTION(backward)                    attention_(be, shape, backward)
+#define WRITING(out)                           writing_(be, &(out))
+#define GELU(epilogue, operand, alone)         gelu_(be, epilogue, &(operand), alone)
+#define QUANTIZE(to, from, numbers)            quantize_(be, &(to), &(from), (double)(numbers))
+#define OPTIMIZE(bytes, moments)               optimize_(be, tensors, tensor_count, bytes, moments)
+#define OPERATION(result, name, ...)           static result count_##name(Backend *be, __VA_ARGS__)
 #define COST(...)                                                                                                      \
     { __VA_ARGS__; }
 #include "backend/operations.h"
