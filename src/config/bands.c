@@ -4,15 +4,15 @@
 
 const TrainerBand trainer_bands[] = {
     {TRAINER_ALEPH_ALPHA, "a100-40g a100-80g", false, FP8_OFF, 68, 1.09, 1.20, 1.37},
-    {TRAINER_MEGATRON, "a100-40g a100-80g", false, FP8_OFF, 177, 1.11, 1.22, 1.41},
+    {TRAINER_MEGATRON, "a100-40g a100-80g", false, FP8_OFF, 177, 1.11, 1.21, 1.41},
     {TRAINER_MEGATRON, "b200", false, FP8_OFF, 9, 1.26, 1.30, 1.37},
     {TRAINER_NANOTRON, "h100", false, FP8_OFF, 107, 1.29, 1.40, 1.60},
-    {TRAINER_NVIDIA, "b200 b300 gb200 gb300", true, FP8_OFF, 12, 1.02, 1.58, 2.44},
+    {TRAINER_NVIDIA, "b200 b300 gb200 gb300", true, FP8_OFF, 12, 1.02, 1.58, 2.43},
     {TRAINER_NVIDIA, "b200 gb200 gb300", false, FP8_MX, 11, 1.00, 1.10, 1.18},
     {TRAINER_NVIDIA, "b200 gb200 gb300", false, FP8_TENSOR, 12, 0.91, 1.00, 1.13},
     {TRAINER_NVIDIA, "h100", false, FP8_OFF, 53, 1.03, 1.07, 1.11},
-    {TRAINER_NVIDIA, "h100", false, FP8_TENSOR, 47, 0.94, 1.03, 1.10},
-    {TRAINER_NVIDIA, "h100", true, FP8_OFF, 14, 0.94, 1.16, 1.50},
+    {TRAINER_NVIDIA, "h100", false, FP8_TENSOR, 47, 0.94, 1.02, 1.10},
+    {TRAINER_NVIDIA, "h100", true, FP8_OFF, 14, 0.94, 1.16, 1.49},
 };
 const int trainer_band_count = sizeof trainer_bands / sizeof *trainer_bands;
 
