@@ -76,6 +76,9 @@ SMALL = {
     "evictions inside a node": (
         "llama", 1, *cut(8, 4, 2), "schedule.micro_batch=2", "schedule.bpipe=on", "train.global_batch=16"),
     "one rank": ("llama", 1, *cut(4, 1, 1), "train.global_batch=4"),
+    "small kernels, and one scale per tensor": (
+        "llama", 1, *cut(3, 1, 1), "model.hidden=2048", "model.heads=16", "model.kv_heads=4", "model.ffn=5504",
+        "model.seq_len=1024", "train.fp8=tensor", "hardware.gpu=b200", "train.global_batch=6"),
     "one rank of a B200": (
         "llama", 1, *cut(2, 1, 1), "model.seq_len=2048", "hardware.gpu=b200", "train.global_batch=2"),
     "four stages": ("gpt", 1, *cut(8, 4, 1), "train.global_batch=8"),
