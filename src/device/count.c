@@ -139,8 +139,8 @@ static void routed_(Clocks *clocks, int64_t *counts, int64_t parts, int64_t rows
     }
 }
 
-// A pass that also sums over rows. Each multiprocessor of a GPU writes the fp32 sums of its rows, for as many columns,
-// counted again for each block, as it has room for, and a second kernel adds them (kernels/norm.cu).
+// A pass that also sums over rows. On a GPU each block writes fp32 sums of its rows, all blocks of a multiprocessor
+// `room` sums, or `cols` if that is more, and a second kernel adds them (kernels/norm.cu).
 static void summed_(Backend *be, double bytes, int64_t rows, int64_t cols, int64_t room) {
     double sums = (double)clocks_(be)->cost->multiprocessors * (double)max_i64(cols, room);
     sums = 4 * min_double(sums, (double)(rows * cols));
@@ -149,8 +149,8 @@ static void summed_(Backend *be, double bytes, int64_t rows, int64_t cols, int64
     pass_(be, sums);
 }
 
-// The backward of a norm, which moves `moved` numbers per element. Of its 1,024 threads per multiprocessor, each sums 8
-// columns, or 16 of long rows.
+// The backward of a norm, which moves `moved` numbers per element. A multiprocessor has 1,024 of its threads, and each
+// sums 8 columns, or 16 of long rows.
 static void norm_summed_(Backend *be, int moved, int64_t rows, int64_t cols, int arrays) {
     int64_t room = cols <= 2048 ? 8192 : 16384;
     summed_(be, (double)(moved * rows * cols * be->element), rows, arrays * cols, arrays * room);
