@@ -3,7 +3,7 @@
 kind of schedule, and prints the table of docs/schedules.md. A cell has GiB of the fullest rank, seconds per step and
 MFU in percent. Needs `make programs`.
 
-    studies/slices_table.py [--model 65B] [--gpus 32]        half an hour for all rows on two cores
+    studies/slices_table.py [--model 65B] [--gpus 32]        a minute for all rows on two cores
 
 To run a cell on virtual GPUs, search with its keys and --write FILE, then ./train_llama -c FILE --dry-run.
 """
