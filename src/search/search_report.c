@@ -305,8 +305,8 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
                   (long long)world.ranks, grid_plural(world.ranks), world.at.pipeline, world.at.tensor, world.at.data,
                   context, schedule_text(&world.at, schedule));
     else
-        grid_line(file, "world", "no number of ranks with this memory fits%s",
-                  space_fixes(space, LAYOUT_BIT(recompute)) ? "" : " with all layers recomputed");
+        grid_line(file, "world", "%sno number of ranks with this memory fits",
+                  space_fixes(space, LAYOUT_BIT(recompute)) ? "" : "with all layers recomputed, ");
     return print_next_(space, result, file, file, err);
 }
 
